@@ -171,13 +171,17 @@ class Case:
         v = self.variant
         return f"{self.spec.backend}/{self.spec.name} {v.format}->{v.output} ({v.accumulator} acc)"
 
-    def refusal(self, capability: Capability, device_kind: str, dims: Dims) -> str | None:
-        """Why this row cannot run there, in words for the table; None if it can."""
+    def refusal(
+        self, capability: Capability, device_kind: str, dims: Dims | None = None
+    ) -> str | None:
+        """Why this row cannot run there (at these dims, if given); None if it can."""
         if self.spec.backend == "library" and device_kind != "cuda":
             return "library row: needs a card"
         lowest = self.variant.min_capability
         if capability < lowest:
             return f"needs sm_{lowest[0]}{lowest[1]}"
+        if dims is None:
+            return None
         return self.spec.supports(self.variant, capability, dims)
 
 

@@ -1,1 +1,110 @@
+"""The command line: one click group, whose commands load what they need when they run.
 
+``--help``, ``list``, ``formats`` and ``doctor`` work with neither a card nor CuPy nor Numba, so
+nothing heavy is imported here: a command is a module of this package, named in ``COMMANDS``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+import gpulab
+from gpulab.errors import GpulabError
+
+COMMANDS = {
+    "run": ("gpulab.cli.run", "The whole lab: format report, matmul ladder, verdict."),
+    "matmul": ("gpulab.cli.matmul", "C = A B: every kernel against float64, with gates and times."),
+    "formats": ("gpulab.cli.formats", "Number formats: the table, a value, a capability."),
+    "list": ("gpulab.cli.listing", "Every kernel of the lab and where it runs."),
+    "bench": ("gpulab.cli.bench", "Time kernels against their library baseline on a card."),
+    "doctor": ("gpulab.cli.doctor", "What is there, what is missing, how to fix it."),
+}
+"""Command name -> (module, short help). The module's ``command`` is the click command."""
+
+
+class _Lab(click.Group):
+    """Loads commands lazily and turns every GpulabError into one clear line and its exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run with ``standalone_mode`` semantics of our own: exit codes of gpulab.errors."""
+        argv = list(kwargs.get("args") or (args[0] if args else None) or sys.argv[1:])
+        as_json = "--json" in argv
+        kwargs["standalone_mode"] = False
+        try:
+            result = super().main(*args, **kwargs)
+        except GpulabError as error:
+            _say(error.to_json(), as_json)
+            sys.exit(error.exit_code)
+        except click.exceptions.Exit as error:
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            usage = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
+            _say(
+                {
+                    "kind": "usage",
+                    "message": error.format_message(),
+                    "fix": _help_hint(error),
+                    "exit_code": 2,
+                },
+                as_json,
+                usage,
+            )
+            sys.exit(2)
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("interrupted", err=True)
+            sys.exit(130)
+        except BrokenPipeError:
+            # The reader went away (``gpulab list | head``): not an error of ours.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        sys.exit(result if isinstance(result, int) else 0)
+
+
+def _help_hint(error: click.ClickException) -> str | None:
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"see '{error.ctx.command_path} --help'"
+    return None
+
+
+def _say(error: dict[str, Any], as_json: bool, usage: str = "") -> None:
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "error": error}))
+        return
+    if usage:
+        click.echo(usage, err=True)
+    click.echo(f"error: {error['message']}", err=True)
+    if error.get("log"):
+        click.echo(str(error["log"]).rstrip(), err=True)
+    if error["fix"]:
+        click.echo(f"  fix: {error['fix']}", err=True)
+
+
+@click.group(
+    cls=_Lab,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 all passed, 1 a gate failed, 2 usage, 3 inconclusive, 4 does not build, "
+    "5 timeout, 6 fault, 7 the wanted device is not there.",
+)
+@click.version_option(gpulab.__version__, prog_name="gpulab")
+def main() -> None:
+    """A numerics lab for GPU kernels: low-precision kernels checked against float64, timed, and
+    explained, on a card or on an emulated device that computes the same bits."""

@@ -1,0 +1,84 @@
+"""``gpulab list``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gpulab.cli.options import case_options
+
+
+@click.command("list", short_help="Every kernel of the lab and where it runs.")
+@click.option("--op", metavar="NAME", help="Only this operation.")
+@click.option("--capability", metavar="X.Y", help="Say which rows this capability refuses, and why.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
+@case_options
+def command(
+    op: str | None,
+    capability: str | None,
+    as_json: bool,
+    kernel: str | None,
+    backend: str | None,
+    format_: str | None,
+) -> int:
+    """List kernels: one row a number format, in ladder order."""
+    from gpulab import arch, registry
+    from gpulab.errors import UsageError
+
+    ops = sorted({s.op for s in registry.specs()})
+    if op is not None and op not in ops:
+        raise UsageError(f"no operation {op!r}", fix=f"choose one of: {', '.join(ops)}")
+    wanted = arch.parse(capability) if capability else None
+    table = Table(box=None, pad_edge=False)
+    for column in ("op", "backend", "kernel", "input", "accumulator", "output", "from", "what it is"):
+        table.add_column(column, overflow="fold" if column == "what it is" else "ignore")
+    for case in (
+        c
+        for one in ([op] if op else ops)
+        for c in registry.cases(one, kernel=kernel, backend=backend, format=format_)
+    ):
+        spec, v = case.spec, case.variant
+        lowest = f"sm_{v.min_capability[0]}{v.min_capability[1]}"
+        refusal = case.refusal(wanted, "cuda") if wanted else None
+        if as_json:
+            click.echo(
+                json.dumps(
+                    {
+                        "schema": 1,
+                        "op": spec.op,
+                        "kernel": spec.name,
+                        "backend": spec.backend,
+                        "format": v.format,
+                        "accumulator": v.accumulator,
+                        "output": v.output,
+                        "min_capability": f"{v.min_capability[0]}.{v.min_capability[1]}",
+                        "instructions": {f"{c[0]}.{c[1]}": i for c, i in v.instructions},
+                        "lesson": v.lesson,
+                        "idea": spec.idea,
+                        "note": v.note,
+                        "source": spec.source,
+                        **({"refusal": refusal} if wanted else {}),
+                    }
+                )
+            )
+            continue
+        what = v.note or spec.idea
+        if v.lesson:
+            what = f"LESSON: {what}"
+        table.add_row(
+            spec.op,
+            spec.backend,
+            spec.name,
+            v.format,
+            v.accumulator,
+            v.output,
+            lowest,
+            f"{what} [{refusal}]" if refusal else what,
+            style="dim" if refusal else None,
+        )
+    if not as_json:
+        Console().print(table)
+    return 0

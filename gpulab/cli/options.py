@@ -1,0 +1,87 @@
+"""Options that commands share, and the checks of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from gpulab.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_DIM = 1 << 20
+"""Largest accepted dim: above it a float64 reference of even one row block is out of reach."""
+
+
+def device_options(command: F) -> F:
+    """``--device``, ``--capability``, ``--sanitize``, ``--counters``."""
+    for option in (
+        click.option(
+            "--counters", is_flag=True, help="Emulated device: count instructions, sectors, conflicts."
+        ),
+        click.option("--sanitize", is_flag=True, help="Emulated device: detect races too (slower)."),
+        click.option(
+            "--capability",
+            metavar="X.Y",
+            help="Capability the emulated device has (7.5 ... 12.0; default 8.9).",
+        ),
+        click.option(
+            "--device",
+            type=click.Choice(["auto", "cuda", "emulated"]),
+            default="auto",
+            show_default=True,
+            help="Where kernels run; auto takes a usable card, else the emulated device, and says so.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def case_options(command: F) -> F:
+    """``--kernel``, ``--backend``, ``--format``: which rows."""
+    for option in (
+        click.option("--format", "format_", metavar="NAME", help="Only rows of this input format."),
+        click.option(
+            "--backend",
+            type=click.Choice(["raw", "numba", "library"]),
+            help="Only rows of this backend.",
+        ),
+        click.option("--kernel", metavar="NAME", help="Only this kernel (see 'gpulab list')."),
+    ):
+        command = option(command)
+    return command
+
+
+def output_options(command: F) -> F:
+    """``--seed``, ``--json``, ``--quiet``."""
+    for option in (
+        click.option("--quiet", is_flag=True, help="Only the verdict."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs."),
+    ):
+        command = option(command)
+    return command
+
+
+def check_seed(seed: int) -> int:
+    """Seeds are 0 .. 2^32 - 1.
+
+    Raises:
+        UsageError: outside.
+    """
+    if not 0 <= seed < 1 << 32:
+        raise UsageError(f"--seed {seed} is outside 0 .. 4294967295")
+    return seed
+
+
+def check_dim(name: str, value: int) -> int:
+    """A size of an operation: 1 .. MAX_DIM.
+
+    Raises:
+        UsageError: outside; names the option and the limit.
+    """
+    if not 1 <= value <= MAX_DIM:
+        raise UsageError(f"{name} {value} is outside 1 .. {MAX_DIM}")
+    return value
