@@ -1,1 +1,1 @@
-
+"""Compilation, caching, launch and timing: everything that touches a device."""

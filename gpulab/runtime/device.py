@@ -159,10 +159,11 @@ def check_arguments(entry: str, params: Sequence[Param], args: Sequence[Any]) ->
                 )
         elif isinstance(arg, bool) or not isinstance(arg, int | float | np.number):
             raise UsageError(f"{what} must be a number, got {type(arg).__name__}")
-        elif param.role == "dim":
+        elif param.role == "dim" and (
             # Exactly integral, and representable in the int the kernel takes.
-            if not isinstance(arg, int | np.integer) or not 0 <= int(arg) < 2**31:
-                raise UsageError(f"{what} is {arg}, must be an integer in 0 .. 2^31 - 1")
+            not isinstance(arg, int | np.integer) or not 0 <= int(arg) < 2**31
+        ):
+            raise UsageError(f"{what} is {arg}, must be an integer in 0 .. 2^31 - 1")
 
 
 def check_plan(entry: str, plan: LaunchPlan, device: Device) -> None:

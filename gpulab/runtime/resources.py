@@ -1,0 +1,74 @@
+"""Registers, spills, shared memory, barriers and warnings, read from what ptxas -v said."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpulab.errors import BuildError
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
+_SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_BARRIERS = re.compile(r"used (\d+) barriers")
+_SHARED = re.compile(r"(\d+)(?:\+(\d+))? bytes smem")
+_WARNING = re.compile(r"^.*(?:warning\s*:|\(C7\d{3}\)).*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one kernel takes, in ptxas' words.
+
+    Args:
+        registers: per thread.
+        stack_bytes: local memory per thread (arrays indexed at run time, and spills).
+        spill_store_bytes, spill_load_bytes: of registers that did not fit.
+        shared_bytes: static shared memory per block.
+        barriers: named barriers used.
+        warnings: ptxas' warnings and advisories, among them C7510 and C7511 (wgmma serialised).
+    """
+
+    registers: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    shared_bytes: int
+    barriers: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def spill_bytes(self) -> int:
+        """Bytes stored and loaded again for want of registers."""
+        return self.spill_store_bytes + self.spill_load_bytes
+
+
+def parse(log: str, lowered: str) -> Usage:
+    """Read the figures of one entry.
+
+    Args:
+        log: of a compilation with ``--ptxas-options=-v``.
+        lowered: the mangled name of the kernel.
+
+    Raises:
+        BuildError: the log does not hold them (another ptxas than the ones known).
+    """
+    starts = list(_ENTRY.finditer(log))
+    for index, start in enumerate(starts):
+        if start[1] != lowered:
+            continue
+        end = starts[index + 1].start() if index + 1 < len(starts) else len(log)
+        part = log[start.end() : end]
+        spill, used = _SPILL.search(part), _USED.search(part)
+        if spill is None or used is None:
+            break
+        barriers, shared = _BARRIERS.search(part), _SHARED.search(part)
+        return Usage(
+            registers=int(used[1]),
+            stack_bytes=int(spill[1]),
+            spill_store_bytes=int(spill[2]),
+            spill_load_bytes=int(spill[3]),
+            shared_bytes=sum(int(n) for n in shared.groups() if n) if shared else 0,
+            barriers=int(barriers[1]) if barriers else 0,
+            warnings=tuple(m[0].strip() for m in _WARNING.finditer(log)),
+        )
+    raise BuildError(f"ptxas said nothing about {lowered}", log=log)

@@ -1,0 +1,155 @@
+"""Where NVRTC and the CUDA headers are: the pip wheels first, then a toolkit on the system."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from gpulab.errors import DeviceMissingError
+
+Capability = tuple[int, int]
+PIP_NVRTC = (
+    "pip install 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-runtime>=13,<14' "
+    "'nvidia-cuda-crt>=13,<14'"
+)
+PIP_NVRTC_12 = "pip install 'nvidia-cuda-nvrtc-cu12>=12.9,<13' 'nvidia-cuda-runtime-cu12>=12.9,<13'"
+_LIBRARY = re.compile(r"libnvrtc\.so\.(\d+)(\.\d+)*$")
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """One NVRTC and the headers that belong to it.
+
+    Args:
+        library: the shared object.
+        version: of NVRTC, (major, minor).
+        headers: folders for ``-I``; empty where none of the same major version were found.
+        headers_version: ``CUDART_VERSION`` of those headers as (major, minor).
+    """
+
+    library: Path
+    version: tuple[int, int]
+    headers: tuple[Path, ...]
+    headers_version: tuple[int, int] | None
+
+    @property
+    def pip_command(self) -> str:
+        """The command that installs this major version with its headers."""
+        return PIP_NVRTC_12 if self.version[0] == 12 else PIP_NVRTC
+
+
+def _site_folders() -> Iterator[Path]:
+    """Folders that may hold the ``nvidia`` namespace of the pip wheels, in import order."""
+    seen = set()
+    for place in [*sys.path, sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]]:
+        folder = Path(place or ".") / "nvidia"
+        if folder not in seen and folder.is_dir():
+            seen.add(folder)
+            yield folder
+
+
+def _system_folders() -> Iterator[Path]:
+    """Toolkits on the system: CUDA_PATH, CUDA_HOME, then the usual place."""
+    named = [Path(os.environ[n]) for n in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(n)]
+    usual = [Path("/usr/local/cuda"), *sorted(Path("/usr/local").glob("cuda-*"), reverse=True)]
+    for folder in [*named, *usual]:
+        if folder.is_dir():
+            yield folder
+
+
+def _library_candidates() -> Iterator[Path]:
+    for site in _site_folders():
+        for folder in ("cu13/lib", "cuda_nvrtc/lib"):
+            yield from sorted((site / folder).glob("libnvrtc.so.*"))
+    for toolkit in _system_folders():
+        for folder in ("lib64", "lib", "targets/x86_64-linux/lib"):
+            yield from sorted((toolkit / folder).glob("libnvrtc.so.*"))
+
+
+def _header_candidates() -> Iterator[Path]:
+    for site in _site_folders():
+        for folder in ("cu13/include", "cuda_runtime/include"):
+            yield site / folder
+    for toolkit in _system_folders():
+        for folder in ("include", "targets/x86_64-linux/include"):
+            yield toolkit / folder
+
+
+def header_version(folder: Path) -> tuple[int, int] | None:
+    """``CUDART_VERSION`` of the headers in a folder; None if there are none."""
+    try:
+        text = (folder / "cuda_runtime_api.h").read_text(errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
+    return (int(match[1]) // 1000, int(match[1]) % 1000 // 10) if match else None
+
+
+def library_version(path: Path) -> tuple[int, int] | None:
+    """The version a libnvrtc reports; None if it cannot be loaded."""
+    try:
+        library = ctypes.CDLL(str(path))
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return major.value, minor.value
+
+
+def _headers_for(version: tuple[int, int]) -> tuple[tuple[Path, ...], tuple[int, int] | None]:
+    """Headers of the same major version, the same minor first; a mixed pair does not compile."""
+    same = [(f, v) for f in _header_candidates() if (v := header_version(f)) and v[0] == version[0]]
+    same.sort(key=lambda pair: abs(pair[1][1] - version[1]))
+    if not same:
+        return (), None
+    folder, found = same[0]
+    # The CUDA 12 wheels leave crt/ out of the runtime wheel; a separate one may bring it.
+    crt = [folder.parent.parent / "cuda_crt" / "include"]
+    return (folder, *(c for c in crt if c.is_dir())), found
+
+
+@lru_cache(maxsize=1)
+def installed() -> tuple[Toolkit, ...]:
+    """Every usable NVRTC, in search order (one entry a version)."""
+    found: dict[tuple[int, int], Toolkit] = {}
+    for path in _library_candidates():
+        if not _LIBRARY.search(path.name):
+            continue
+        version = library_version(path)
+        if version is not None and version not in found:
+            found[version] = Toolkit(path, version, *_headers_for(version))
+    return tuple(found.values())
+
+
+def find(max_version: tuple[int, int] | None = None) -> Toolkit:
+    """The NVRTC to use: the newest, or the newest whose cubins a driver of ``max_version`` loads.
+
+    A driver runs the cubins of every toolkit of its own major version or an older one.
+
+    Args:
+        max_version: CUDA version of the driver, (major, minor); None without a card.
+
+    Raises:
+        DeviceMissingError: there is none; names the command that installs it.
+    """
+    candidates = sorted(installed(), key=lambda t: t.version, reverse=True)
+    if not candidates:
+        raise DeviceMissingError("NVRTC (libnvrtc.so) is not installed", fix=PIP_NVRTC)
+    if max_version is None:
+        return candidates[0]
+    for toolkit in candidates:
+        if toolkit.version[0] <= max_version[0]:
+            return toolkit
+    have = ", ".join(f"{t.version[0]}.{t.version[1]}" for t in candidates)
+    raise DeviceMissingError(
+        f"NVRTC {have} is newer than the driver, which runs CUDA {max_version[0]}",
+        fix=PIP_NVRTC_12 if max_version[0] == 12 else "update the NVIDIA driver to 525 or newer",
+    )
