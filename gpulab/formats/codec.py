@@ -1,0 +1,239 @@
+"""Exact conversion between float64 values and the codes of a format.
+
+Every conversion rounds once, from the float64 value itself: no intermediate float32, so none of
+the double roundings of ``float64 -> float32 -> bf16``.
+
+Rules at the edges (``saturate=False`` unless told):
+
+- Rounding to nearest, ties to even. A result beyond the largest finite value becomes Inf where
+  the format has one (fp32, tf32, fp16, bf16, e5m2), NaN where it has only NaN (e4m3, e8m0), and
+  the largest finite value where it has neither (fp6, fp4, integers).
+- Rounding toward zero never passes the largest finite value (IEEE 754-2019, 7.4); an infinite
+  input is no rounding, so it is treated as above.
+- ``saturate=True`` gives the largest finite value for every overflow and for infinite inputs
+  (PTX ``.satfinite``).
+- NaN stays NaN. Where the format has none: fp6 and fp4 give the largest positive value (as PTX
+  ``cvt`` and ``cuda_fp6.h`` do), integers give 0 (as PTX ``cvt`` to an integer does).
+- e8m0 has neither sign nor zero: zero and negative values give NaN, values below 2^-127 give
+  2^-127. Half-way cases go up: with one-digit significands there is no even one, and IEEE
+  754-2019, 4.3.1 then takes the larger magnitude.
+- The sign of zero is kept, except by integers.
+
+Sources: IEEE 754-2019; PTX ISA, ``cvt``; OFP8 1.0; MX 1.0.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpulab.errors import UsageError
+from gpulab.formats.table import FORMATS, Format
+
+Rounding = Literal["nearest", "toward_zero"]
+
+_CHUNK = 1 << 15  # elements a pass; the temporaries of a chunk stay in the L2 cache
+_F64_MANTISSA = 52
+_F64_BIAS = 1023
+_F64_INF = np.uint64(0x7FF << _F64_MANTISSA)
+_MAGNITUDE = np.uint64((1 << 63) - 1)
+
+
+def encode(
+    fmt: Format | str,
+    values: ArrayLike,
+    rounding: Rounding = "nearest",
+    saturate: bool = False,
+) -> NDArray[Any]:
+    """Round float64 values to the format; see the module text for the edges.
+
+    Args:
+        fmt: a row or its name; a block format has no code of its own for a single value.
+        values: any shape; taken as float64.
+        rounding: ``nearest`` (ties to even) or ``toward_zero``.
+        saturate: overflow and infinities become the largest finite value.
+
+    Returns:
+        Array of the same shape and of the format's storage type.
+
+    Raises:
+        UsageError: unknown format or rounding, or a block format.
+    """
+    row = _plain(fmt)
+    if rounding not in ("nearest", "toward_zero"):
+        raise UsageError(f"unknown rounding {rounding!r}", fix="use nearest or toward_zero")
+    source = np.ascontiguousarray(values, dtype=np.float64)
+    shape = np.shape(values)
+    codes = np.empty(source.size, dtype=_code_dtype(row))
+    flat = source.reshape(-1)
+    one = _encode_integer if row.is_integer else _encode_scale if not row.signed else _encode_float
+    for start in range(0, flat.size, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        one(row, flat[part], rounding == "nearest", saturate, codes[part])
+    return from_codes(row, codes.reshape(shape))
+
+
+def decode(fmt: Format | str, stored: ArrayLike) -> NDArray[np.float64]:
+    """The exact values of stored codes, as float64.
+
+    tf32 ignores the low 13 bits of its float32 container, as the tensor core does.
+
+    Args:
+        fmt: a row or its name.
+        stored: codes in the format's storage type (float arrays for fp32, tf32 and fp16).
+
+    Raises:
+        UsageError: unknown format, a block format, or an array of another type.
+    """
+    row = _plain(fmt)
+    array = np.asarray(stored)
+    if array.dtype != row.storage:
+        raise UsageError(f"{row.name} is stored as {row.storage}, got an array of {array.dtype}")
+    if row.name == "fp32":
+        return array.astype(np.float64)
+    return code_values(row)[to_codes(row, array)]
+
+
+def to_codes(row: Format, stored: NDArray[Any]) -> NDArray[Any]:
+    """The unsigned codes (``row.bits`` wide) of stored values."""
+    if row.name == "tf32":
+        return stored.view(np.uint32) >> np.uint32(_tf32_shift(row))
+    if row.storage.kind == "u":
+        return stored & stored.dtype.type((1 << row.bits) - 1)
+    return stored.view(f"u{stored.dtype.itemsize}")
+
+
+def from_codes(row: Format, codes: NDArray[Any]) -> NDArray[Any]:
+    """Stored values of unsigned codes; the inverse of ``to_codes``."""
+    if row.name == "tf32":
+        codes = codes << np.uint32(_tf32_shift(row))
+    return codes.view(row.storage)
+
+
+@lru_cache(maxsize=None)
+def code_values(row: Format) -> NDArray[np.float64]:
+    """The value of every code, by code; read-only. Formats up to 19 bits only.
+
+    Raises:
+        UsageError: the format is too wide for a table.
+    """
+    if row.bits > 19:
+        raise UsageError(f"{row.name} has too many codes for a table")
+    codes = np.arange(1 << row.bits, dtype=np.int64)
+    if row.is_integer:
+        values = (codes - ((codes >> (row.bits - 1)) << row.bits)).astype(np.float64)
+    else:
+        values = _decode_float(row, codes)
+    values.flags.writeable = False
+    return values
+
+
+def _plain(fmt: Format | str) -> Format:
+    from gpulab.formats import get
+
+    row = get(fmt) if isinstance(fmt, str) else fmt
+    if row.block is not None:
+        raise UsageError(
+            f"{row.name} is a block format: a value has no code without its block",
+            fix="use gpulab.formats.packing.quantise",
+        )
+    return row
+
+
+def _tf32_shift(row: Format) -> int:
+    return FORMATS["fp32"].bits - row.bits
+
+
+def _code_dtype(row: Format) -> np.dtype[Any]:
+    return np.dtype(f"u{row.storage.itemsize}")
+
+
+def _decode_float(row: Format, codes: NDArray[np.int64]) -> NDArray[np.float64]:
+    magnitude_bits = row.exponent_bits + row.mantissa_bits
+    magnitude = codes & ((1 << magnitude_bits) - 1)
+    exponent = magnitude >> row.mantissa_bits
+    fraction = (magnitude & ((1 << row.mantissa_bits) - 1)) * row.eps
+    if row.signed:
+        normal = exponent > 0
+        values = np.ldexp(fraction + normal, np.maximum(exponent, 1) - row.bias)
+    else:
+        values = np.ldexp(1.0, exponent - row.bias)
+    beyond = magnitude > row.max_code
+    values[beyond] = np.nan
+    if row.has_inf:
+        values[beyond & (fraction == 0)] = np.inf
+    return np.copysign(values, np.where(codes >> magnitude_bits, -1.0, 1.0))
+
+
+def _encode_float(
+    row: Format, values: NDArray[np.float64], nearest: bool, saturate: bool, out: NDArray[Any]
+) -> None:
+    """Round on the bit pattern: the float64 exponent and the top mantissa bits, rebiased, are
+    the code; values below ``min_normal`` are counted in units of ``min_subnormal`` instead."""
+    bits = values.view(np.uint64)
+    magnitude = bits & _MAGNITUDE
+    shift = np.uint64(_F64_MANTISSA - row.mantissa_bits)
+    one = np.uint64(1)
+    if nearest:
+        odd = (magnitude >> shift) & one
+        code = (magnitude + (odd + ((one << (shift - one)) - one))) >> shift
+    else:
+        code = magnitude >> shift
+    rebias = np.uint64((_F64_BIAS - row.bias) << row.mantissa_bits)
+    small = magnitude < np.float64(row.min_normal).view(np.uint64)
+    code -= rebias  # wraps for small values, which are replaced below
+    if small.any():
+        units = np.abs(values[small]) / row.min_subnormal  # a power of two: exact
+        code[small] = (np.rint(units) if nearest else np.floor(units)).astype(np.uint64)
+    top = np.uint64(row.max_code)
+    after = top + one if row.has_nan and not saturate else top  # Inf, or the NaN of nan_only
+    np.minimum(code, after if nearest else top, out=code)
+    special = magnitude >= _F64_INF
+    if special.any():
+        code[special] = after
+        if row.has_nan:
+            code[magnitude > _F64_INF] = _nan_code(row)
+        else:
+            code[magnitude > _F64_INF] = top
+    sign = (bits >> np.uint64(63)) << np.uint64(row.exponent_bits + row.mantissa_bits)
+    if special.any():
+        sign[magnitude > _F64_INF] = 0
+    out[...] = code | sign
+
+
+def _nan_code(row: Format) -> np.uint64:
+    """The quiet NaN: top mantissa bit set (ieee), every bit set (nan_only, scale)."""
+    if row.specials == "ieee":
+        return np.uint64(row.max_code + 1 + (1 << (row.mantissa_bits - 1)))
+    return np.uint64(row.max_code + 1)
+
+
+def _encode_scale(
+    row: Format, values: NDArray[np.float64], nearest: bool, saturate: bool, out: NDArray[Any]
+) -> None:
+    with np.errstate(invalid="ignore"):
+        fraction, exponent = np.frexp(values)  # fraction in [0.5, 1)
+        power = exponent.astype(np.int64) - 1
+        if nearest:
+            power += fraction >= 0.75
+        code = np.maximum(power + row.bias, 0)
+        infinite = np.isinf(values)
+        code[infinite] = row.max_code + 1
+        limit = row.max_code if saturate or not nearest else row.max_code + 1
+        code = np.minimum(code, limit)
+        if not saturate:
+            code[infinite] = row.max_code + 1
+        code[~(values > 0)] = row.max_code + 1
+    out[...] = code
+
+
+def _encode_integer(
+    row: Format, values: NDArray[np.float64], nearest: bool, saturate: bool, out: NDArray[Any]
+) -> None:
+    whole = np.rint(values) if nearest else np.trunc(values)
+    whole = np.clip(whole, row.min_finite, row.max_finite)
+    whole[np.isnan(whole)] = 0
+    out[...] = whole.astype(np.int64) & ((1 << row.bits) - 1)
