@@ -67,11 +67,20 @@ class LaunchReport:
 
 
 class Device(ABC):
-    """A place where kernels run. ``kind`` is ``cuda`` or ``emulated``."""
+    """A place where kernels run.
+
+    Attributes:
+        kind: ``cuda`` or ``emulated``.
+        name: for people: ``NVIDIA H200``, ``emulated sm_89``.
+        capability: whose arithmetic it has.
+        target: for which capability code is compiled; below ``capability`` only where code for an
+            older card is run for comparison.
+    """
 
     kind: str
     name: str
     capability: Capability
+    target: Capability
 
     @abstractmethod
     def upload(self, host: NDArray[Any], name: str = "") -> DeviceArray:
