@@ -1,0 +1,194 @@
+"""Tensor-core arithmetic, bit for bit: ``D = A B + C`` on raw codes.
+
+A tensor core does not round like IEEE additions. It multiplies exactly, aligns all terms of a
+block to the largest exponent, cuts them toward zero to a few fraction bits, adds the integers and
+rounds once. Block length, fraction bits and rounding differ by instruction and capability;
+``model`` says which and on what evidence.
+
+>>> import numpy as np
+>>> one = np.ones((1, 16), np.float16).view(np.uint16)
+>>> d = mma(one, one.reshape(16, 1), np.zeros((1, 1), np.uint32),
+...         "mma.sync.m16n8k16.f32.f16.f16.f32", (9, 0))
+>>> float(d.view(np.float32)[0, 0])
+16.0
+
+Sources: see ``gpulab/numerics/_forms.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpulab.errors import UsageError
+from gpulab.formats import FORMATS
+from gpulab.numerics._fdpa import F16_NAN, F32_NAN, Rule, dot_add
+from gpulab.numerics._forms import CAPABILITIES, Capability, DotModel, available, model
+from gpulab.numerics._operands import Operand, as_codes, decode_operand, operand_format
+
+__all__ = ["CAPABILITIES", "DotModel", "available", "evaluate", "mma", "mma_batch", "model"]
+
+_CHUNK = 1 << 14  # outputs a pass: the temporaries stay in the L2 cache
+
+
+def mma(
+    a_bits: ArrayLike,
+    b_bits: ArrayLike,
+    c_bits: ArrayLike,
+    instruction: str,
+    capability: Capability,
+) -> NDArray[Any]:
+    """``D = A B + C`` as the instruction computes it on a card of the capability.
+
+    Args:
+        a_bits: codes (..., M, K): uint8 for fp8, fp6, fp4 (the code in the low bits) and int8,
+            uint16 for fp16 and bf16, uint32 (float32 bits) for tf32. Arrays of the storage type
+            itself (float16, float32, int8) are taken as their bits.
+        b_bits: codes (..., K, N).
+        c_bits: (..., M, N): float32 bits as uint32, float16 bits as uint16, or int32 as uint32.
+        instruction: PTX spelling; M and N of the name need not be those of the arrays. K must
+            be a multiple of the instruction's: further instructions are chained, k ascending,
+            each adding to the result of the one before.
+        capability: for example ``(9, 0)``.
+
+    Returns:
+        Codes (..., M, N) of the type of C, leading axes broadcast.
+
+    Raises:
+        UsageError: shapes or types do not fit, or no such instruction on the capability.
+    """
+    return evaluate(model(instruction, capability), a_bits, b_bits, c_bits)
+
+
+def mma_batch(
+    a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], instruction: str, capability: Capability
+) -> NDArray[Any]:
+    """``mma`` for W warps at once: (W, M, K), (W, K, N), (W, M, N) codes.
+
+    Arrays whose memory has the warps last (strided views) are read without a copy in that order,
+    which is the order this module computes in.
+    """
+    return evaluate(model(instruction, capability), a, b, c)
+
+
+def evaluate(
+    rules: DotModel, a_bits: ArrayLike, b_bits: ArrayLike, c_bits: ArrayLike
+) -> NDArray[Any]:
+    """``mma`` by an explicit model.
+
+    ``dataclasses.replace(model(...), fraction_bits=24)`` shows what another F, ``block`` or
+    ``result`` (``rne_f32`` for ``rz_f32``, ``rz_f16`` for ``rne_f16``) would have given.
+
+    Raises:
+        UsageError: as ``mma``, or the model needs block scales.
+    """
+    if rules.scale_type is not None:
+        raise UsageError(
+            f"{rules.instruction} needs block scales", fix="call mma_block_scaled with them"
+        )
+    a_row, b_row = operand_format(rules.a_type), operand_format(rules.b_type)
+    a = as_codes(a_bits, a_row, "A")
+    b = as_codes(b_bits, b_row, "B")
+    c = _accumulator(c_bits, rules)
+    batch, (m, n, k) = _shape(rules, a, b, c)
+    a = np.broadcast_to(a, (*batch, m, k)).reshape(-1, m, k)
+    b = np.broadcast_to(b, (*batch, k, n)).reshape(-1, k, n)
+    c = np.broadcast_to(c, (*batch, m, n)).reshape(-1, m, n)
+    d = np.empty(c.shape, dtype=c.dtype)
+    step = max(1, _CHUNK // max(1, m * n))
+    rows = max(1, _CHUNK // max(1, n))
+    for start in range(0, len(c), step):
+        part = slice(start, start + step)
+        if rules.result == "int32":
+            d[part] = _integer(rules, a[part], b[part], c[part])
+            continue
+        left = _decode(rules, a[part].transpose(2, 1, 0), rules.a_type)
+        right = _decode(rules, b[part].transpose(1, 2, 0), rules.b_type)
+        addend = np.ascontiguousarray(c[part].transpose(1, 2, 0))
+        for row in range(0, m, rows):
+            band = slice(row, row + rows)
+            done = _chain(rules, left.rows(band), right, addend[band])
+            d[part, band] = done.transpose(2, 0, 1)
+    return d.reshape(*batch, m, n)
+
+
+def _accumulator(c_bits: ArrayLike, rules: DotModel) -> NDArray[Any]:
+    row = FORMATS["fp16" if rules.d_type == "f16" else "fp32"]
+    return as_codes(c_bits, row, "C")
+
+
+def _shape(
+    rules: DotModel, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]
+) -> tuple[tuple[int, ...], tuple[int, int, int]]:
+    """Batch shape and (M, N, K)."""
+    fits = min(a.ndim, b.ndim, c.ndim) >= 2
+    fits = fits and a.shape[-1] == b.shape[-2] and c.shape[-2:] == (a.shape[-2], b.shape[-1])
+    if not fits:
+        raise UsageError(
+            f"A {a.shape}, B {b.shape}, C {c.shape} do not multiply",
+            fix="pass (..., M, K), (..., K, N) and (..., M, N)",
+        )
+    k = a.shape[-1]
+    if k == 0 or k % rules.k:
+        raise UsageError(
+            f"K = {k} is not a multiple of the K of {rules.instruction}, {rules.k}",
+            fix="pad K with zero codes",
+        )
+    try:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], c.shape[:-2])
+    except ValueError as error:
+        raise UsageError(f"leading axes do not broadcast: {error}") from error
+    return batch, (a.shape[-2], b.shape[-1], k)
+
+
+def _decode(rules: DotModel, codes: NDArray[Any], ptx: str) -> Operand:
+    """Operands (K, M or N, batch), in the order of k in which the blocks take them."""
+    if rules.route == "through_fp16":
+        k = np.arange(codes.shape[0])
+        order = np.lexsort((k, k % 4 // 2, k // rules.k))
+        return decode_operand(codes[order], operand_format(ptx), widen=FORMATS["fp16"])
+    return decode_operand(np.ascontiguousarray(codes), operand_format(ptx))
+
+
+def _chain(rules: DotModel, a: Operand, b: Operand, c: NDArray[Any]) -> NDArray[Any]:
+    """All blocks of all instructions, for codes C (m, n, batch)."""
+    rule = Rule(rules.fraction_bits, rules.result)
+    value = c.view(np.float16 if rule.half else np.float32)
+    for start in range(0, a.values.shape[0], rules.k):
+        total = np.zeros_like(value) if rules.route == "through_fp16" else value
+        for first in range(start, start + rules.k, rules.block):
+            k = slice(first, min(first + rules.block, start + rules.k))
+            total = dot_add(a.part(k), b.part(k), total, rule)
+        value = _add(total, value) if rules.route == "through_fp16" else total
+    return value.view(c.dtype)
+
+
+def _add(total: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
+    """One correctly rounded addition with canonical NaN."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        out: NDArray[Any] = total + c
+    nan = np.isnan(out)
+    if nan.any():
+        half = out.dtype.itemsize == 2
+        out.view(f"u{out.dtype.itemsize}")[nan] = F16_NAN if half else F32_NAN
+    return out
+
+
+def _integer(
+    rules: DotModel, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]
+) -> NDArray[np.uint32]:
+    """Exact int32 accumulation, instruction by instruction; wraps unless ``.satfinite``."""
+    left = a.view(np.int8 if rules.a_type == "s8" else np.uint8).astype(np.float64)
+    right = b.view(np.int8 if rules.b_type == "s8" else np.uint8).astype(np.float64)
+    value = c.view(np.int32).astype(np.int64)
+    bounds = np.iinfo(np.int32)
+    for start in range(0, left.shape[-1], rules.k):
+        k = slice(start, start + rules.k)
+        value = value + (left[:, :, k] @ right[:, k]).astype(np.int64)
+        if rules.saturate:
+            value = np.clip(value, bounds.min, bounds.max)
+        else:
+            value = value.astype(np.int32).astype(np.int64)
+    return value.astype(np.int32).view(np.uint32)
