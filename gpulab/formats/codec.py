@@ -24,16 +24,20 @@ Sources: IEEE 754-2019; PTX ISA, ``cvt``; OFP8 1.0; MX 1.0.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpulab.errors import UsageError
-from gpulab.formats.table import FORMATS, Format
+from gpulab.formats.row import Format
+from gpulab.formats.table import get
 
 Rounding = Literal["nearest", "toward_zero"]
+
+TABLE_BITS = 16
+"""Formats up to this width decode by a table of all their codes."""
 
 _CHUNK = 1 << 15  # elements a pass; the temporaries of a chunk stay in the L2 cache
 _F64_MANTISSA = 52
@@ -92,35 +96,37 @@ def decode(fmt: Format | str, stored: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(stored)
     if array.dtype != row.storage:
         raise UsageError(f"{row.name} is stored as {row.storage}, got an array of {array.dtype}")
-    if row.name == "fp32":
-        return array.astype(np.float64)
-    return code_values(row)[to_codes(row, array)]
+    if row.bits > TABLE_BITS:
+        return from_codes(row, to_codes(row, array)).astype(np.float64)
+    values: NDArray[np.float64] = code_values(row)[to_codes(row, array)]
+    return values
 
 
 def to_codes(row: Format, stored: NDArray[Any]) -> NDArray[Any]:
-    """The unsigned codes (``row.bits`` wide) of stored values."""
-    if row.name == "tf32":
-        return stored.view(np.uint32) >> np.uint32(_tf32_shift(row))
-    if row.storage.kind == "u":
-        return stored & stored.dtype.type((1 << row.bits) - 1)
-    return stored.view(f"u{stored.dtype.itemsize}")
+    """The unsigned codes (``row.bits`` wide) of stored values; unused container bits drop out."""
+    codes: NDArray[Any] = stored.view(_code_dtype(row))
+    if row.container_shift:
+        codes = codes >> codes.dtype.type(row.container_shift)
+    elif row.bits < 8 * codes.itemsize:
+        codes = codes & codes.dtype.type((1 << row.bits) - 1)
+    return codes
 
 
 def from_codes(row: Format, codes: NDArray[Any]) -> NDArray[Any]:
-    """Stored values of unsigned codes; the inverse of ``to_codes``."""
-    if row.name == "tf32":
-        codes = codes << np.uint32(_tf32_shift(row))
-    return codes.view(row.storage)
+    """Stored values of unsigned codes (of the container's width); the inverse of ``to_codes``."""
+    shifted = codes << codes.dtype.type(row.container_shift) if row.container_shift else codes
+    stored: NDArray[Any] = shifted.view(row.storage)
+    return stored
 
 
-@lru_cache(maxsize=None)
+@cache
 def code_values(row: Format) -> NDArray[np.float64]:
-    """The value of every code, by code; read-only. Formats up to 19 bits only.
+    """The value of every code, by code; read-only. Formats up to 16 bits only.
 
     Raises:
         UsageError: the format is too wide for a table.
     """
-    if row.bits > 19:
+    if row.bits > TABLE_BITS:
         raise UsageError(f"{row.name} has too many codes for a table")
     codes = np.arange(1 << row.bits, dtype=np.int64)
     if row.is_integer:
@@ -132,8 +138,6 @@ def code_values(row: Format) -> NDArray[np.float64]:
 
 
 def _plain(fmt: Format | str) -> Format:
-    from gpulab.formats import get
-
     row = get(fmt) if isinstance(fmt, str) else fmt
     if row.block is not None:
         raise UsageError(
@@ -141,10 +145,6 @@ def _plain(fmt: Format | str) -> Format:
             fix="use gpulab.formats.packing.quantise",
         )
     return row
-
-
-def _tf32_shift(row: Format) -> int:
-    return FORMATS["fp32"].bits - row.bits
 
 
 def _code_dtype(row: Format) -> np.dtype[Any]:
@@ -157,15 +157,15 @@ def _decode_float(row: Format, codes: NDArray[np.int64]) -> NDArray[np.float64]:
     exponent = magnitude >> row.mantissa_bits
     fraction = (magnitude & ((1 << row.mantissa_bits) - 1)) * row.eps
     if row.signed:
-        normal = exponent > 0
-        values = np.ldexp(fraction + normal, np.maximum(exponent, 1) - row.bias)
+        values = np.ldexp(fraction + (exponent > 0), np.maximum(exponent, 1) - row.bias)
     else:
-        values = np.ldexp(1.0, exponent - row.bias)
+        values = np.ldexp(1.0 + fraction, exponent - row.bias)
     beyond = magnitude > row.max_code
     values[beyond] = np.nan
     if row.has_inf:
         values[beyond & (fraction == 0)] = np.inf
-    return np.copysign(values, np.where(codes >> magnitude_bits, -1.0, 1.0))
+    signed: NDArray[np.float64] = np.copysign(values, np.where(codes >> magnitude_bits, -1.0, 1.0))
+    return signed
 
 
 def _encode_float(
@@ -175,58 +175,50 @@ def _encode_float(
     the code; values below ``min_normal`` are counted in units of ``min_subnormal`` instead."""
     bits = values.view(np.uint64)
     magnitude = bits & _MAGNITUDE
-    shift = np.uint64(_F64_MANTISSA - row.mantissa_bits)
     one = np.uint64(1)
+    shift = np.uint64(_F64_MANTISSA - row.mantissa_bits)
+    code = magnitude >> shift
     if nearest:
-        odd = (magnitude >> shift) & one
-        code = (magnitude + (odd + ((one << (shift - one)) - one))) >> shift
-    else:
-        code = magnitude >> shift
-    rebias = np.uint64((_F64_BIAS - row.bias) << row.mantissa_bits)
+        # Half of the last kept bit, less one where that bit is even: ties go to even.
+        code &= one
+        code += magnitude + ((one << (shift - one)) - one)
+        code >>= shift
+    code -= np.uint64((_F64_BIAS - row.bias) << row.mantissa_bits)  # wraps where small
     small = magnitude < np.float64(row.min_normal).view(np.uint64)
-    code -= rebias  # wraps for small values, which are replaced below
     if small.any():
-        units = np.abs(values[small]) / row.min_subnormal  # a power of two: exact
-        code[small] = (np.rint(units) if nearest else np.floor(units)).astype(np.uint64)
+        units = np.abs(values[small]) / row.min_subnormal  # by a power of two: exact
+        code[small] = np.rint(units) if nearest else np.floor(units)
     top = np.uint64(row.max_code)
-    after = top + one if row.has_nan and not saturate else top  # Inf, or the NaN of nan_only
-    np.minimum(code, after if nearest else top, out=code)
+    beyond = top if saturate or not row.has_nan else top + one  # Inf, or the NaN of nan_only
+    np.minimum(code, beyond if nearest else top, out=code)
+    code |= (bits >> np.uint64(63)) << np.uint64(row.exponent_bits + row.mantissa_bits)
     special = magnitude >= _F64_INF
     if special.any():
-        code[special] = after
-        if row.has_nan:
-            code[magnitude > _F64_INF] = _nan_code(row)
-        else:
-            code[magnitude > _F64_INF] = top
-    sign = (bits >> np.uint64(63)) << np.uint64(row.exponent_bits + row.mantissa_bits)
-    if special.any():
-        sign[magnitude > _F64_INF] = 0
-    out[...] = code | sign
+        sign_bit = code & (one << np.uint64(row.bits - 1))
+        code[special] = beyond | sign_bit[special]
+        code[magnitude > _F64_INF] = _nan_code(row)
+    out[...] = code
 
 
-def _nan_code(row: Format) -> np.uint64:
-    """The quiet NaN: top mantissa bit set (ieee), every bit set (nan_only, scale)."""
-    if row.specials == "ieee":
-        return np.uint64(row.max_code + 1 + (1 << (row.mantissa_bits - 1)))
-    return np.uint64(row.max_code + 1)
+def _nan_code(row: Format) -> int:
+    """The positive quiet NaN; the largest value where there is none."""
+    if row.specials == "none":
+        return row.max_code
+    quiet = 1 << (row.mantissa_bits - 1) if row.has_inf else 0
+    return row.max_code + 1 + quiet
 
 
 def _encode_scale(
     row: Format, values: NDArray[np.float64], nearest: bool, saturate: bool, out: NDArray[Any]
 ) -> None:
-    with np.errstate(invalid="ignore"):
-        fraction, exponent = np.frexp(values)  # fraction in [0.5, 1)
-        power = exponent.astype(np.int64) - 1
-        if nearest:
-            power += fraction >= 0.75
-        code = np.maximum(power + row.bias, 0)
-        infinite = np.isinf(values)
-        code[infinite] = row.max_code + 1
-        limit = row.max_code if saturate or not nearest else row.max_code + 1
-        code = np.minimum(code, limit)
-        if not saturate:
-            code[infinite] = row.max_code + 1
-        code[~(values > 0)] = row.max_code + 1
+    fraction, exponent = np.frexp(values)  # fraction in [0.5, 1)
+    code = exponent.astype(np.int64) + (row.bias - 1)
+    if nearest:
+        code += fraction >= 0.75
+    beyond = row.max_code if saturate else _nan_code(row)
+    code = np.clip(code, 0, beyond if nearest else row.max_code)
+    code[np.isposinf(values)] = beyond
+    code[~(values > 0)] = _nan_code(row)
     out[...] = code
 
 
@@ -234,6 +226,6 @@ def _encode_integer(
     row: Format, values: NDArray[np.float64], nearest: bool, saturate: bool, out: NDArray[Any]
 ) -> None:
     whole = np.rint(values) if nearest else np.trunc(values)
-    whole = np.clip(whole, row.min_finite, row.max_finite)
+    whole = np.clip(whole, row.min_finite, row.max_finite)  # saturates in any case
     whole[np.isnan(whole)] = 0
     out[...] = whole.astype(np.int64) & ((1 << row.bits) - 1)

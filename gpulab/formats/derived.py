@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 if TYPE_CHECKING:
-    from gpulab.formats.table import Format
+    from gpulab.formats.row import Format
 
 
 class Derived:
@@ -16,6 +16,16 @@ class Derived:
     @property
     def _row(self) -> Format:
         return cast("Format", self)
+
+    @property
+    def signed(self) -> bool:
+        """Whether codes carry a sign."""
+        return self._row.specials != "scale"
+
+    @property
+    def bits(self) -> int:
+        """Width of a code: sign, exponent and mantissa (19 of the 32-bit register for tf32)."""
+        return int(self.signed) + self._row.exponent_bits + self._row.mantissa_bits
 
     @property
     def is_integer(self) -> bool:
@@ -67,13 +77,13 @@ class Derived:
         """Most negative value: -max_finite, one less for integers, smallest scale for e8m0."""
         if self.is_integer:
             return -self.max_finite - 1
-        return -self.max_finite if self._row.signed else self.min_normal
+        return -self.max_finite if self.signed else self.min_normal
 
     @property
     def min_normal_exponent(self) -> int:
         """Exponent of the smallest normal value: 1 - bias (-bias where there is no subnormal)."""
         row = self._row
-        return 0 if self.is_integer else (1 - row.bias if row.signed else -row.bias)
+        return 0 if self.is_integer else (1 - row.bias if self.signed else -row.bias)
 
     @property
     def min_normal(self) -> float:
@@ -98,6 +108,16 @@ class Derived:
     @property
     def storage(self) -> np.dtype[Any]:
         """NumPy type that holds one code (one element's code for a block format)."""
-        special = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "int8": "int8"}
         row = self._row
-        return np.dtype(special.get(row.name, "uint16" if row.bits > 8 else "uint8"))
+        if self.is_integer and self.bits == 8:
+            return np.dtype(np.int8)
+        if self.bits > 16:
+            return np.dtype(np.float32)
+        if (row.exponent_bits, row.mantissa_bits) == (5, 10):
+            return np.dtype(np.float16)
+        return np.dtype(np.uint16 if self.bits > 8 else np.uint8)
+
+    @property
+    def container_shift(self) -> int:
+        """Unused low bits of the container: 13 for tf32, 0 elsewhere (codes are right-aligned)."""
+        return 8 * self.storage.itemsize - self.bits if self.storage.kind == "f" else 0
