@@ -73,7 +73,7 @@ def encode(
     shape = np.shape(values)
     codes = np.empty(source.size, dtype=_code_dtype(row))
     flat = source.reshape(-1)
-    one = _encode_integer if row.is_integer else _encode_scale if not row.signed else _encode_float
+    one = _encode_integer if row.is_integer else _encode_float if row.signed else _encode_scale
     for start in range(0, flat.size, _CHUNK):
         part = slice(start, start + _CHUNK)
         one(row, flat[part], rounding == "nearest", saturate, codes[part])
@@ -130,7 +130,8 @@ def code_values(row: Format) -> NDArray[np.float64]:
         raise UsageError(f"{row.name} has too many codes for a table")
     codes = np.arange(1 << row.bits, dtype=np.int64)
     if row.is_integer:
-        values = (codes - ((codes >> (row.bits - 1)) << row.bits)).astype(np.float64)
+        negative = codes >> row.mantissa_bits  # the sign bit; none in an unsigned integer
+        values = (codes - (negative << row.bits)).astype(np.float64)
     else:
         values = _decode_float(row, codes)
     values.flags.writeable = False

@@ -20,7 +20,7 @@ class Derived:
     @property
     def signed(self) -> bool:
         """Whether codes carry a sign."""
-        return self._row.specials != "scale"
+        return self._row.specials not in ("scale", "unsigned")
 
     @property
     def bits(self) -> int:
@@ -29,8 +29,8 @@ class Derived:
 
     @property
     def is_integer(self) -> bool:
-        """Two's complement rather than floating point."""
-        return self._row.specials == "integer"
+        """Whether codes are integers rather than floating point."""
+        return self._row.specials in ("integer", "unsigned")
 
     @property
     def eps(self) -> float:
@@ -74,9 +74,9 @@ class Derived:
 
     @property
     def min_finite(self) -> float:
-        """Most negative value: -max_finite, one less for integers, smallest scale for e8m0."""
+        """Most negative value: -max_finite, one less for two's complement; smallest unsigned."""
         if self.is_integer:
-            return -self.max_finite - 1
+            return -self.max_finite - 1 if self.signed else 0.0
         return -self.max_finite if self.signed else self.min_normal
 
     @property
@@ -109,7 +109,7 @@ class Derived:
     def storage(self) -> np.dtype[Any]:
         """NumPy type that holds one code (one element's code for a block format)."""
         row = self._row
-        if self.is_integer and self.bits == 8:
+        if self.is_integer and self.signed and self.bits == 8:
             return np.dtype(np.int8)
         if self.bits > 16:
             return np.dtype(np.float32)

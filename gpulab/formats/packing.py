@@ -119,7 +119,8 @@ def _rceil(amax: NDArray[np.float64], element: Format) -> Exponents:
 def _even(amax: NDArray[np.float64], element: Format) -> Exponents:
     """As floor, after rounding amax to the element's mantissa, ties to even."""
     kept = np.rint(_log2(amax)[0] / element.eps) * element.eps
-    return np.add(_floor(amax, element), kept == 2.0)
+    carried: NDArray[np.bool_] = kept == 2.0
+    return np.add(_floor(amax, element), carried)
 
 
 SCALE_RULES: dict[str, Callable[[NDArray[np.float64], Format], Exponents]] = {
@@ -161,17 +162,17 @@ class Quantised:
 
 
 def quantise(
-    fmt: Format | str, values: ArrayLike, rule: str = "rceil", element: str | None = None
+    fmt: Format | str, values: ArrayLike, rule: str | None = None, element: str | None = None
 ) -> Quantised:
     """Quantise float64 values to a block format along the last axis.
 
-    nvfp4 uses the fixed rule ``amax``: tensor scale = amax(tensor) / (6 * 448) rounded to float32,
+    nvfp4 has the one rule ``amax``: tensor scale = amax(tensor) / (6 * 448) rounded to float32,
     block scale = amax(block) / (6 * tensor scale) rounded to e4m3.
 
     Args:
         fmt: a block format's row or name.
         values: (..., n) float64.
-        rule: ``floor``, ``ceil``, ``rceil`` or ``even`` for power-of-two scales.
+        rule: ``floor``, ``ceil``, ``rceil`` (None) or ``even`` for power-of-two scales.
         element: one of the block's element formats; its first when None.
 
     Raises:
@@ -201,7 +202,6 @@ def quantise(
         scales = encode(block.scale, _powers(SCALE_RULES[rule](amax, part), amax, get(block.scale)))
     else:
         tensor_scale = _tensor_scale(block, part, amax)
-        rule = "amax"
         scales = encode(block.scale, amax / (part.max_finite * tensor_scale), saturate=True)
     broken = ~np.isfinite(blocks).all(axis=-1)
     scales[broken] = encode(block.scale, np.nan)

@@ -8,12 +8,13 @@ from typing import Literal
 from gpulab.formats.derived import Derived
 from gpulab.formats.paths import Capability, Path
 
-Specials = Literal["ieee", "nan_only", "none", "scale", "integer"]
+Specials = Literal["ieee", "nan_only", "none", "scale", "integer", "unsigned"]
 """Which codes are not finite numbers.
 
 ``ieee``: the top exponent is Inf (mantissa 0) and NaN. ``nan_only``: no Inf, NaN where every
 exponent and mantissa bit is 1. ``none``: every code is finite. ``scale``: unsigned powers of two
-without zero, NaN where every bit is 1. ``integer``: two's complement.
+without zero, NaN where every bit is 1. ``integer``: two's complement. ``unsigned``: an unsigned
+integer.
 """
 
 

@@ -23,7 +23,9 @@ DEAD_NARROW = -64  # exponent of a zero where exponents are int8: below every su
 DEAD_WIDE = -4096  # the same for int16
 _NARROW_LIMIT = 31  # |exponent| up to here lets the sum of two, or one and DEAD_NARROW, fit int8
 
-_UNSIGNED_INT8 = replace(FORMATS["int8"], name="uint8", ptx="u8", mantissa_bits=8)
+_UNSIGNED_INT8 = replace(
+    FORMATS["int8"], name="uint8", ptx="u8", mantissa_bits=8, specials="unsigned"
+)
 _FP8_AS_FP16 = FORMATS["fp16"]
 
 
