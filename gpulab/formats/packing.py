@@ -180,9 +180,11 @@ def quantise(
     """
     row = get(fmt) if isinstance(fmt, str) else fmt
     block = _block(row)
-    if rule not in SCALE_RULES:
+    rules = tuple(SCALE_RULES) if block.tensor_scale is None else ("amax",)
+    rule = rule or ("rceil" if block.tensor_scale is None else "amax")
+    if rule not in rules:
         raise UsageError(
-            f"unknown scale rule {rule!r}", fix=f"use one of: {', '.join(SCALE_RULES)}"
+            f"{row.name} has no scale rule {rule!r}", fix=f"use one of: {', '.join(rules)}"
         )
     name = get(element).name if element is not None else block.elements[0]
     if name not in block.elements:
