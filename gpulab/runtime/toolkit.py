@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from gpulab.arch import Capability as Capability
 from gpulab.errors import DeviceMissingError
 
-Capability = tuple[int, int]
 PIP_NVRTC = (
     "pip install 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-runtime>=13,<14' "
     "'nvidia-cuda-crt>=13,<14'"
@@ -38,6 +38,13 @@ class Toolkit:
     version: tuple[int, int]
     headers: tuple[Path, ...]
     headers_version: tuple[int, int] | None
+
+    @property
+    def stamp(self) -> list[list[int | str]]:
+        """Path, size and time of library and headers: changes when a patch release replaces them
+        (NVRTC itself reports major and minor only)."""
+        files = [self.library, *(folder / "cuda_runtime_api.h" for folder in self.headers[:1])]
+        return [[str(f), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
 
     @property
     def pip_command(self) -> str:
