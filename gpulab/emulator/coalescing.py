@@ -1,0 +1,148 @@
+"""What one warp's memory instruction costs the memory system: sectors and wavefronts.
+
+Pure functions over rows of 32 lane addresses. The rules:
+
+* **Global.** One instruction of a warp is one request however wide its lanes are. It touches the
+  aligned 32-byte sectors that hold at least one byte of an active lane; each counts once.
+* **Shared.** 32 banks of 4 bytes; the bank of a word is its index modulo 32. The lanes are taken
+  in groups that move at most 32 words: the whole warp up to 4 bytes a lane, half-warps at 8,
+  quarter-warps at 16. A group needs as many wavefronts as the busiest bank has *different* words
+  (the same word costs once, for loads and for stores). Its conflicts are its wavefronts less one.
+* **Merged loads.** A load of 8 or 16 bytes a lane whose every active lane i reads the same address
+  as lane i xor 1 (or every one as i xor 2), with no bank asked for two words by the whole warp,
+  takes 1 (8 bytes) or 2 (16 bytes) wavefronts instead of 2 or 4. Stores never merge.
+* **Asynchronous copies** to shared memory group their lanes alike, but every lane's word counts,
+  even the same word twice.
+* **ldmatrix.** Each group of eight row addresses is one 8x16-byte matrix: a quarter-warp.
+
+Source: CUDA C++ Programming Guide, "Shared Memory" and "Device Memory Accesses"; NVIDIA developer
+forum 77228 (merged loads); bank grouping of vector accesses as published measurements with
+``l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld/st`` show it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.emulator.observe import WARP, Access, Lanes
+
+SECTOR = 32
+BANKS = 32
+WORD = 4
+_FAR = np.iinfo(np.int64).max
+
+Rows = NDArray[np.int64]
+Active = NDArray[np.bool_] | None
+
+
+def warp_rows(access: Access) -> tuple[Rows, Active, int]:
+    """The access as rows of one warp each.
+
+    Blocks whose addresses and mask do not differ (shape (T, 1)) are worked out once.
+
+    Returns:
+        addresses int64[R, 32]; active bool[R, 32] (None = all); how many warps a row stands for.
+    """
+    lanes = access.lanes
+    address, mask = np.atleast_2d(access.address), lanes.mask
+    mask = None if mask is None or lanes.everyone else np.atleast_2d(mask)
+    columns = max(address.shape[1], 1 if mask is None else mask.shape[1])
+    rows = _to_rows(address, lanes, columns)
+    if mask is None and lanes.threads % WARP == 0:
+        return rows, None, len(lanes.blocks) // columns
+    live = np.ones((1, 1), np.bool_) if mask is None else mask
+    return rows, _to_rows(live, lanes, columns), len(lanes.blocks) // columns
+
+
+def _to_rows(grid: NDArray[Any], lanes: Lanes, columns: int) -> NDArray[Any]:
+    """(T, C)-broadcastable grid -> [W * C, 32], lanes past the block's end zero (False)."""
+    threads = lanes.threads
+    full = np.broadcast_to(grid, (threads, columns))
+    warps = -(-threads // WARP)
+    if threads % WARP:
+        padded = np.zeros((warps * WARP, columns), grid.dtype)
+        padded[:threads] = full
+        full = padded
+    rows: NDArray[Any] = full.reshape(warps, WARP, columns).transpose(0, 2, 1).reshape(-1, WARP)
+    return rows
+
+
+def sectors(rows: Rows, active: Active) -> int:
+    """Different 32-byte sectors of each row, summed over the rows.
+
+    A lane's bytes lie in one sector, as accesses are at most 16 bytes and aligned to their size.
+    """
+    sector = rows >> 5
+    if active is None:
+        step = np.diff(sector, axis=1)
+        if (step < 0).any():
+            step = np.diff(np.sort(sector, axis=1), axis=1)
+        return len(rows) + int(np.count_nonzero(step))
+    sector = np.sort(np.where(active, sector, _FAR), axis=1)
+    changes = (np.diff(sector, axis=1) != 0) & (sector[:, 1:] != _FAR)
+    return int(np.count_nonzero(changes)) + int(np.count_nonzero(sector[:, 0] != _FAR))
+
+
+def _groups(rows: Rows, active: Active, words: int) -> tuple[Rows, NDArray[np.bool_]]:
+    """Words each group of lanes touches: int64[R * words, 32] and which of them count."""
+    word = (rows >> 2)[:, :, None] + np.arange(words)
+    live = np.ones((1, 1), np.bool_) if active is None else active
+    live = np.broadcast_to(live[:, :, None], word.shape)
+    return word.reshape(-1, BANKS), live.reshape(-1, BANKS)
+
+
+def _passes(word: Rows, live: NDArray[np.bool_], *, coalesce: bool) -> NDArray[np.int64]:
+    """Wavefronts of each row: words (any number of them) the busiest bank has to give."""
+    if coalesce:
+        word = np.sort(np.where(live, word, _FAR), axis=1)
+        live = word != _FAR
+        live[:, 1:] &= word[:, 1:] != word[:, :-1]
+    row = np.arange(len(word))[:, None] * BANKS
+    counts = np.bincount((row + (word & (BANKS - 1)))[live], minlength=len(word) * BANKS)
+    most: NDArray[np.int64] = counts.reshape(-1, BANKS).max(axis=1)
+    return most
+
+
+def _merged(rows: Rows, active: Active, words: int) -> NDArray[np.bool_]:
+    """Rows whose vector load takes half the wavefronts (see the module text)."""
+    lane = np.arange(WARP)
+    live = np.ones(rows.shape, np.bool_) if active is None else active
+    shared = np.zeros(len(rows), np.bool_)
+    for distance in (1, 2):
+        other = lane ^ distance
+        apart = (rows != rows[:, other]) & live & live[:, other]
+        shared |= ~apart.any(axis=1)
+    shared &= live.any(axis=1)
+    if shared.any():
+        word = ((rows[shared] >> 2)[:, :, None] + np.arange(words)).reshape(-1, WARP * words)
+        whole = np.repeat(live[shared], words, axis=1)
+        shared[shared] = _passes(word, whole, coalesce=True) <= 1
+    return shared
+
+
+def wavefronts(
+    rows: Rows, active: Active, nbytes: int, *, load: bool, coalesce: bool = True
+) -> tuple[int, int]:
+    """Wavefronts and bank conflicts of a shared-memory access.
+
+    Args:
+        rows: int64[R, 32], byte offsets in the window.
+        active: bool[R, 32] or None.
+        nbytes: bytes a lane moves (1 to 16).
+        load: loads may merge.
+        coalesce: whether the same word costs once (not for asynchronous copies).
+
+    Returns:
+        (wavefronts, conflicts), summed over the rows.
+    """
+    words = max(1, nbytes // WORD)
+    passes = _passes(*_groups(rows, active, words), coalesce=coalesce)
+    conflicts = passes - (passes > 0)
+    if load and words > 1:
+        merged = _merged(rows, active, words)
+        per_row = np.where(merged, words // 2, passes.reshape(-1, words).sum(axis=1))
+        return int(per_row.sum()), int(conflicts.sum())
+    return int(passes.sum()), int(conflicts.sum())
