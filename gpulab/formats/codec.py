@@ -69,7 +69,8 @@ def encode(
     row = _plain(fmt)
     if rounding not in ("nearest", "toward_zero"):
         raise UsageError(f"unknown rounding {rounding!r}", fix="use nearest or toward_zero")
-    source = np.ascontiguousarray(values, dtype=np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        source = np.ascontiguousarray(values, dtype=np.float64)
     shape = np.shape(values)
     codes = np.empty(source.size, dtype=_code_dtype(row))
     flat = source.reshape(-1)
@@ -97,7 +98,8 @@ def decode(fmt: Format | str, stored: ArrayLike) -> NDArray[np.float64]:
     if array.dtype != row.storage:
         raise UsageError(f"{row.name} is stored as {row.storage}, got an array of {array.dtype}")
     if row.bits > TABLE_BITS:
-        return from_codes(row, to_codes(row, array)).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # signalling NaN
+            return from_codes(row, to_codes(row, array)).astype(np.float64)
     values: NDArray[np.float64] = code_values(row)[to_codes(row, array)]
     return values
 
