@@ -8,31 +8,33 @@ Two carriers hold the terms. ``_narrow``: float32 products scaled by 2^(F-E) and
 conversion to int32; it serves every case whose exponents fit, and is the fast one. ``_wide``:
 float64 throughout; it serves the rest. Both are exact, so they agree to the last bit.
 
-Arrays lie as (k, m, 1 or n, batch): the batch is the contiguous axis of every operation.
+``_narrow`` may round a product below 2^-126 when it forms it. That product, and what it was
+rounded to, are cut to zero where E > F - 124, and no output with a smaller E is left to it.
+
+Arrays lie as (k, m, 1 or n, batch): the batch is the contiguous axis of every operation. Several
+k are taken in one operation while the temporaries stay in the L2 cache (``PASS`` elements).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.formats import encode
 from gpulab.numerics._operands import F32_BIAS, F32_MANTISSA, Operand
+from gpulab.numerics._results import F16_LOWEST, F64_BIAS, F64_MANTISSA, Result, round_once
 
-Result = Literal["rz_f32", "rne_f32", "rz_e8m13", "rne_f16", "rz_f16", "int32"]
 F32_NAN = np.uint32(0x7FFFFFFF)
-F16_NAN = np.uint16(0x7FFF)
 
-_F64_MANTISSA = 52
-_F64_BIAS = 1023
 _INT32_BITS = 31
 _F32_EXPONENT_MASK = np.int32(0xFF)
 _NO_TERM = -600  # E where no term is live: below every exponent, and 2^-E is a float64
-_KEPT_BITS = {"rz_f32": 23, "rz_e8m13": 13}
+_LOWEST_NARROW_SUM = -28  # the smallest sum of two live int8 exponents, that of float16
 _DEAD_SUM = np.int8(-128)
+PASS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -48,17 +50,35 @@ class Rule:
         return self.result.endswith("f16")
 
 
-def dot_add(a: Operand, b: Operand, c: NDArray[Any], rule: Rule) -> NDArray[Any]:
+class Workspace:
+    """Temporaries that live as long as one evaluation, by name; grown where too small."""
+
+    def __init__(self) -> None:
+        self._flat: dict[tuple[str, Any], NDArray[Any]] = {}
+
+    def array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        """An uninitialised array; the one given before under this name and type is dead."""
+        size = math.prod(shape)
+        flat = self._flat.get((name, dtype))
+        if flat is None or flat.size < size:
+            flat = self._flat[name, dtype] = np.empty(size, dtype=dtype)
+        return flat[:size].reshape(shape)
+
+
+def dot_add(
+    a: Operand, b: Operand, c: NDArray[np.float32], rule: Rule, work: Workspace | None = None
+) -> NDArray[np.float32]:
     """One block for every output.
 
     Args:
         a: operands (k, m, batch).
         b: operands (k, n, batch).
-        c: float32 or, where ``rule.half``, float16 values (m, n, batch).
+        c: float32 (m, n, batch); values that float16 holds, where ``rule.half``.
         rule: F and rounding.
+        work: temporaries to use again.
 
     Returns:
-        float32 or float16 (m, n, batch); NaN results are the canonical ones.
+        float32 (m, n, batch), as rounded; NaN results are the canonical ones.
     """
     special = a.raw is not None or b.raw is not None
     finite = np.isfinite(c)
@@ -66,7 +86,7 @@ def dot_add(a: Operand, b: Operand, c: NDArray[Any], rule: Rule) -> NDArray[Any]
     if not finite.all():
         special = True
         addend = np.where(finite, c, c.dtype.type(0))
-    result = _narrow(a, b, addend, rule)
+    result = _narrow(a, b, addend, rule, work or Workspace())
     if result is None:
         result = _wide(a, b, addend, rule)
     if special:
@@ -74,130 +94,125 @@ def dot_add(a: Operand, b: Operand, c: NDArray[Any], rule: Rule) -> NDArray[Any]
     return result
 
 
-def _narrow(a: Operand, b: Operand, c: NDArray[Any], rule: Rule) -> NDArray[Any] | None:
+def _narrow(
+    a: Operand, b: Operand, c: NDArray[np.float32], rule: Rule, work: Workspace
+) -> NDArray[np.float32] | None:
     """The float32/int32 carrier, or None where some exponent does not fit it."""
     fraction = rule.fraction_bits
-    depth = a.values.shape[0]
-    group = 1 << max(_INT32_BITS - (fraction + 2), 0)  # products whose cut sum fits an int32
-    if fraction < 1 or fraction + 2 > _INT32_BITS:
+    if not 1 <= fraction <= _INT32_BITS - 2:
         return None
-    floor = fraction + 2  # smallest biased E for which 2^(F-E) and 2^(E-F) are normal float32
-    if not (a.narrow and b.narrow):
-        (a_low, a_high), (b_low, b_high) = a.live_range(), b.live_range()
-        if a_low + b_low < floor - F32_BIAS or a_high + b_high > F32_BIAS - 2:
-            return None
-    largest = _largest_exponent(a, b).astype(np.int32)
+    shape, depth = c.shape, a.values.shape[0]
+    group = 1 << (_INT32_BITS - (fraction + 2))  # products whose cut sum fits an int32
+    one = _largest_exponent(a, b, work)
+    if not a.narrow and one.max() > F32_BIAS - 2:
+        return None  # a product may overflow
+    floor = np.int32(fraction + 2)  # smallest biased E: 2^(F-E) and 2^(E-F) are normal float32
+    largest = work.array("largest", np.int32, shape)
+    np.copyto(largest, one)
     largest += np.int32(F32_BIAS)
-    np.maximum(largest, _biased_exponents(c), out=largest)
-    np.maximum(largest, np.int32(floor), out=largest)
-    if np.any((largest == floor) & (c != 0)):
-        return None
-    scale = np.left_shift(np.int32(2 * F32_BIAS + fraction) - largest, F32_MANTISSA)
+    np.maximum(largest, _biased_exponents(c, rule.half), out=largest)
+    if largest.min() <= floor:
+        live = (c != 0) | (one > (_DEAD_SUM if a.narrow else _NO_TERM))
+        if np.any(live & (largest <= floor)):
+            return None
+        np.maximum(largest, floor, out=largest)
+    scale = work.array("scale", np.int32, shape)
+    np.subtract(np.int32(2 * F32_BIAS + fraction), largest, out=scale)
+    np.left_shift(scale, F32_MANTISSA, out=scale)
     up = scale.view(np.float32)  # 2^(F-E)
-    total = np.zeros(c.shape, dtype=np.float64)
-    product = np.empty(c.shape, dtype=np.float32)
-    cut = np.empty(c.shape, dtype=np.int32)
-    for start in range(0, depth, group):
-        partial = np.zeros(c.shape, dtype=np.int32)
-        for k in range(start, min(start + group, depth)):
-            np.multiply(a.values[k][:, None], b.values[k][None], out=product)
-            np.multiply(product, up, out=product)
-            np.copyto(cut, product, casting="unsafe")
-            np.add(partial, cut, out=partial)
-        total += partial
-    np.multiply(c, up, out=product)
-    np.copyto(cut, product, casting="unsafe")
-    total += cut
+    total = work.array("total", np.float64, shape)
+    cut = work.array("cut", np.int32, shape)
+    moved = work.array("moved", np.float32, shape)
+    np.multiply(c, up, out=moved)
+    np.copyto(cut, moved, casting="unsafe")
+    if depth < group:
+        _cut_sum(a, b, up, cut, work)
+        np.copyto(total, cut)
+    else:
+        np.copyto(total, cut)
+        for start in range(0, depth, group):
+            part = slice(start, start + group)
+            cut[...] = 0
+            _cut_sum(a.part(part), b.part(part), up, cut, work)
+            total += cut
     np.subtract(largest, np.int32(fraction), out=largest)
     np.left_shift(largest, F32_MANTISSA, out=largest)
     down = largest.view(np.float32)  # 2^(E-F)
-    return _round(total, down, rule.result)
+    return round_once(total, down, rule.result)
 
 
-def _largest_exponent(a: Operand, b: Operand) -> NDArray[Any]:
-    kind = a.exponents.dtype
-    shape = (a.exponents.shape[1], *b.exponents.shape[1:])
-    largest = np.empty(shape, dtype=kind)
-    one = np.empty(shape, dtype=kind)
-    np.add(a.exponents[0][:, None], b.exponents[0][None], out=largest)
-    for k in range(1, a.exponents.shape[0]):
-        np.add(a.exponents[k][:, None], b.exponents[k][None], out=one)
-        np.maximum(largest, one, out=largest)
+def _cut_sum(
+    a: Operand, b: Operand, up: NDArray[np.float32], total: NDArray[np.int32], work: Workspace
+) -> None:
+    """Add the cut products to ``total``."""
+    left, right = a.values[:, :, None], b.values[:, None]
+    depth = len(left)
+    step = min(depth, max(1, PASS // max(1, total.size)))
+    product = work.array("product", np.float32, (step, *total.shape))
+    cut = work.array("cut products", np.int32, (step, *total.shape))
+    for start in range(0, depth, step):
+        k = slice(start, start + step)
+        size = min(step, depth - start)
+        p, t = product[:size], cut[:size]
+        np.multiply(left[k], right[k], out=p)
+        np.multiply(p, up, out=p)
+        np.copyto(t, p, casting="unsafe")
+        for one in t:
+            np.add(total, one, out=total)
+
+
+def _largest_exponent(a: Operand, b: Operand, work: Workspace) -> NDArray[Any]:
+    """Largest exponent among the live products; below every live one where there is none."""
+    left, right = a.exponents[:, :, None], b.exponents[:, None]
+    kind, depth = left.dtype, len(left)
+    shape = (left.shape[1], *right.shape[2:])
+    step = min(depth, max(1, PASS // max(1, math.prod(shape))))
+    largest = work.array("exponent", kind, shape)
+    sums = work.array("exponent sums", kind, (step, *shape))
+    np.add(left[0], right[0], out=largest)
+    for start in range(1, depth, step):
+        k = slice(start, start + step)
+        part = sums[: min(step, depth - start)]
+        np.add(left[k], right[k], out=part)
+        for one in part:
+            np.maximum(largest, one, out=largest)
     if a.narrow:
-        largest[largest < -32] = _DEAD_SUM
+        np.putmask(largest, largest < _LOWEST_NARROW_SUM, _DEAD_SUM)
     return largest
 
 
-def _biased_exponents(c: NDArray[Any]) -> NDArray[np.int32]:
-    """Exponent fields (as float32) of the addend; a float16 subnormal has float16's smallest."""
-    bits = c.astype(np.float32).view(np.int32) if c.dtype.itemsize == 2 else c.view(np.int32)
-    field = np.right_shift(bits, F32_MANTISSA)
+def _biased_exponents(c: NDArray[np.float32], half: bool) -> NDArray[np.int32]:
+    """Exponent fields of the addend; a float16 subnormal has float16's smallest exponent."""
+    field = np.right_shift(c.view(np.int32), F32_MANTISSA)
     field &= _F32_EXPONENT_MASK
-    if c.dtype.itemsize == 2:
-        np.maximum(field, np.int32(F32_BIAS - 14), out=field, where=c != 0)
+    if half:
+        np.maximum(field, np.int32(F32_BIAS + F16_LOWEST), out=field)
+        np.putmask(field, c == 0, 0)
     return field
 
 
-def _wide(a: Operand, b: Operand, c: NDArray[Any], rule: Rule) -> NDArray[Any]:
+def _wide(a: Operand, b: Operand, c: NDArray[np.float32], rule: Rule) -> NDArray[np.float32]:
     """The float64 carrier: every product, scale and sum is exact."""
     fraction = rule.fraction_bits
-    largest = _largest_exponent(a, b).astype(np.int64)
-    addend = _biased_exponents(c).astype(np.int64) - F32_BIAS
+    largest = _largest_exponent(a, b, Workspace()).astype(np.int64)
+    addend = _biased_exponents(c, rule.half).astype(np.int64) - F32_BIAS
     np.maximum(addend, -126, out=addend)
     addend[c == 0] = _NO_TERM
     np.maximum(largest, addend, out=largest)
     np.maximum(largest, _NO_TERM, out=largest)
-    up = ((_F64_BIAS + fraction - largest) << _F64_MANTISSA).view(np.float64)
+    up = ((F64_BIAS + fraction - largest) << F64_MANTISSA).view(np.float64)
     total = np.trunc(c.astype(np.float64) * up)
     for k in range(a.values.shape[0]):
         product = a.values[k].astype(np.float64)[:, None] * b.values[k].astype(np.float64)[None]
         product *= up
         total += np.trunc(product, out=product)
-    down = ((_F64_BIAS + largest - fraction) << _F64_MANTISSA).view(np.float64)
-    return _round(total, down, rule.result)
+    down = ((F64_BIAS + largest - fraction) << F64_MANTISSA).view(np.float64)
+    return round_once(total, down, rule.result)
 
 
-def _round(total: NDArray[np.float64], down: NDArray[Any], result: Result) -> NDArray[Any]:
-    """Round total * down (down is a power of two) once; a zero result is +0.
-
-    With a float32 ``down`` the result is known not to be subnormal.
-    """
-    with np.errstate(over="ignore"):
-        out: NDArray[Any]
-        if result == "rne_f16":
-            out = (total * down).astype(np.float16)
-            out += np.float16(0)  # -0 becomes +0
-            return out
-        if result == "rz_f16":
-            out = encode("fp16", total * down, "toward_zero").view(np.float16)
-            out += np.float16(0)
-            return out
-        if down.dtype.itemsize == 4:
-            if result != "rne_f32":
-                _cut_fraction(total, _KEPT_BITS[result])
-            out = total.astype(np.float32)
-            out *= down
-            return out
-        value = total * down
-        if result != "rne_f32":
-            kept = _KEPT_BITS[result]
-            step = 2.0 ** -(126 + kept)
-            tiny = np.abs(value) < 2.0**-126
-            small = np.trunc(value[tiny] / step) * step
-            _cut_fraction(value, kept)
-            value[tiny] = small
-        out = value.astype(np.float32)
-        out += np.float32(0)
-        return out
-
-
-def _cut_fraction(values: NDArray[np.float64], kept: int) -> None:
-    """Drop fraction bits after the first ``kept``, toward zero, in place."""
-    bits = values.view(np.int64)
-    bits &= np.int64(-1 << (_F64_MANTISSA - kept))
-
-
-def _put_specials(result: NDArray[Any], a: Operand, b: Operand, c: NDArray[Any]) -> None:
+def _put_specials(
+    result: NDArray[np.float32], a: Operand, b: Operand, c: NDArray[np.float32]
+) -> None:
     """Overwrite outputs that a NaN or Inf reaches: IEEE addition of the terms says which."""
     a_raw = a.values if a.raw is None else a.raw
     b_raw = b.values if b.raw is None else b.raw
@@ -212,10 +227,8 @@ def _put_specials(result: NDArray[Any], a: Operand, b: Operand, c: NDArray[Any])
                 a_raw[k][:, batch].astype(np.float64)[:, None]
                 * b_raw[k][:, batch].astype(np.float64)[None]
             )
-    unsigned: Any = result.view(f"u{result.dtype.itemsize}")
     part = result[:, :, batch]
     infinite = np.isinf(total)
     part[infinite] = total[infinite]
-    codes = part.view(unsigned.dtype)
-    codes[np.isnan(total)] = F16_NAN if result.dtype.itemsize == 2 else F32_NAN
-    unsigned[:, :, batch] = codes
+    part.view(np.uint32)[np.isnan(total)] = F32_NAN
+    result[:, :, batch] = part

@@ -1,34 +1,32 @@
-"""Which tensor-core instructions exist on which capability, and how each one rounds.
-
-The parameters are data: one row per capability, family, operand group and K. See
-``docs/tensor-cores.md`` for what each status rests on.
-
-Sources: M. Khattak and M. Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (arXiv 2512.07004)
-and its hardware vectors; P. Xie et al., "MMA-Sim" (arXiv 2511.10909); M. Fasi et al., "Numerical
-behavior of NVIDIA tensor cores" (PeerJ CS 7:e330); PTX ISA, "mma", "wgmma.mma_async"; recordings
-of an H200.
-"""
+"""From an instruction's name and a capability to the rules of its arithmetic."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 from gpulab.errors import UsageError
-from gpulab.numerics._fdpa import Result
+from gpulab.numerics._parameters import CAPABILITIES, ROWS, Capability, Route, Row, Verified
+from gpulab.numerics._results import Result
 
-Capability = tuple[int, int]
-Route = Literal["native", "through_fp16"]
-Verified = Literal["recorded", "public", "assumed"]
-
-HALF = ("f16", "bf16")
-FP8 = ("e4m3", "e5m2")
-NARROW = ("e2m3", "e3m2", "e2m1")
-INTEGER = ("s8", "u8")
+_GROUPS = {
+    "half": ("f16", "bf16"),
+    "tf32": ("tf32",),
+    "fp8": ("e4m3", "e5m2"),
+    "int8": ("s8", "u8"),
+    "narrow": ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1"),
+}
+_FP4_KINDS = ("mxf4", "mxf4nvf4")
+_SCALES = {  # kind: (products per scale by scale_vec, scale formats)
+    "mxf8f6f4": ({"1X": 32}, ("ue8m0",)),
+    "mxf4": ({"2X": 32}, ("ue8m0",)),
+    "mxf4nvf4": ({"2X": 32, "4X": 16}, ("ue8m0", "ue4m3")),
+}
+_SCALE_TYPES = ("ue8m0", "ue4m3")
+_TYPES = {t for types in _GROUPS.values() for t in types} | {"f32", "s32", *_SCALE_TYPES}
 _WORDS = {"sync", "aligned", "mma_async", "mma", "row", "col"}
-_TYPES = {*HALF, "tf32", *FP8, *NARROW, *INTEGER, "f32", "s32", "ue8m0", "ue4m3"}
+_EXACT_GROUP = 16  # fp4 products added exactly before they are aligned
 
 
 @dataclass(frozen=True)
@@ -40,20 +38,20 @@ class Form:
     d: str
     a: str
     b: str
-    c: str
     kind: str | None
     scale: str | None
+    scale_block: int
     saturate: bool
 
     @property
-    def group(self) -> str:
-        """Operand group that shares parameters."""
+    def group(self) -> str | None:
+        """Operand group that shares parameters, or None for a pair that no group has."""
         if self.scale is not None:
-            return self.kind or "block_scale"
-        for name, types in (("half", HALF), ("tf32", ("tf32",)), ("fp8", FP8), ("int8", INTEGER)):
+            return self.kind
+        for name, types in _GROUPS.items():
             if self.a in types and self.b in types and (name != "half" or self.a == self.b):
                 return name
-        return "narrow" if {self.a, self.b} <= {*FP8, *NARROW} else "none"
+        return None
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,9 @@ class DotModel:
         verified: ``recorded`` on hardware for this project, ``public`` hardware vectors, or
             ``assumed`` from a published model without hardware data.
         note: what the status rests on.
-        scale_type: format of block scales, or None.
+        scale_type: PTX type of the block scales, or None.
         scale_block: products that share one pair of scales; 0 where there are none.
-        exact_group: products summed exactly before alignment (block-scaled fp4), else 1.
+        exact_group: products summed exactly before alignment (16 for block-scaled fp4).
         saturate: int32 results clamp instead of wrapping.
     """
 
@@ -99,143 +97,6 @@ class DotModel:
     saturate: bool = False
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One row of the parameter table; ``d`` and ``pairs`` None: every one of the group."""
-
-    capabilities: tuple[Capability, ...]
-    family: str
-    group: str
-    k: tuple[int, ...]
-    d: tuple[str, ...]
-    block: int
-    fraction_bits: int
-    verified: Verified
-    note: str
-    route: Route = "native"
-    short: bool = False
-    pairs: tuple[tuple[str, str], ...] | None = None
-
-
-_V100, _T4, _ADA, _HOPPER, _B200, _RTX = (7, 0), (7, 5), (8, 9), (9, 0), (10, 0), (12, 0)
-_GA = ((8, 0), (8, 6))
-_FULL = (_HOPPER, _B200, _RTX)
-_F32, _BOTH = ("f32",), ("f32", "f16")
-_SAME = (("e4m3", "e4m3"), ("e5m2", "e5m2"))
-_PUBLIC = "public vectors"
-_MMASIM = "MMA-Sim; no public vectors"
-_REC = "recorded on an H200"
-_CHAIN = "public vectors of one block; that two blocks are chained is MMA-Sim's reading"
-
-_ROWS = (
-    _Row((_V100,), "mma.sync", "half", (4,), _BOTH, 4, 23, "public", f"{_PUBLIC}: V100"),
-    _Row((_T4,), "mma.sync", "half", (4,), _BOTH, 4, 24, "assumed", _MMASIM),
-    _Row((_T4,), "mma.sync", "half", (8,), _BOTH, 8, 24, "assumed", f"{_MMASIM}; F also in Fasi"),
-    _Row(((8, 0),), "mma.sync", "half", (8,), _BOTH, 8, 24, "public", f"{_PUBLIC}: A100"),
-    _Row(((8, 6),), "mma.sync", "half", (8,), _BOTH, 8, 24, "public", f"{_PUBLIC}: A2"),
-    _Row((_ADA,), "mma.sync", "half", (8,), _BOTH, 8, 24, "public", f"{_PUBLIC}: Ada, L40S"),
-    _Row((*_GA, _ADA), "mma.sync", "half", (16,), _BOTH, 8, 24, "public", _CHAIN),
-    _Row((*_GA, _ADA), "mma.sync", "tf32", (4,), _F32, 4, 24, "public", _PUBLIC),
-    _Row((*_GA, _ADA), "mma.sync", "tf32", (8,), _F32, 4, 24, "public", _CHAIN),
-    _Row(
-        (_ADA,),
-        "mma.sync",
-        "fp8",
-        (32,),
-        _BOTH,
-        16,
-        13,
-        "public",
-        f"{_PUBLIC}: Ada, L40S",
-        short=True,
-        pairs=_SAME,
-    ),
-    _Row((_ADA,), "mma.sync", "fp8", (16, 32), _BOTH, 16, 13, "assumed", _MMASIM, short=True),
-    _Row((_HOPPER,), "mma.sync", "half", (8, 16), _F32, 16, 25, "recorded", _REC),
-    _Row((_HOPPER,), "mma.sync", "half", (16,), ("f16",), 16, 25, "recorded", _REC),
-    _Row((_HOPPER,), "mma.sync", "half", (8,), ("f16",), 16, 25, "assumed", "as with k16"),
-    _Row((_HOPPER,), "mma.sync", "tf32", (4, 8), _F32, 8, 25, "recorded", _REC),
-    _Row(
-        (_HOPPER,), "mma.sync", "fp8", (32,), _F32, 16, 25, "recorded", _REC, route="through_fp16"
-    ),
-    _Row(
-        (_HOPPER,),
-        "mma.sync",
-        "fp8",
-        (32,),
-        ("f16",),
-        16,
-        25,
-        "public",
-        f"{_PUBLIC}: H100, H200",
-        route="through_fp16",
-        pairs=_SAME,
-    ),
-    _Row(
-        (_B200,),
-        "mma.sync",
-        "fp8",
-        (32,),
-        _BOTH,
-        16,
-        25,
-        "public",
-        f"{_PUBLIC}: B200",
-        route="through_fp16",
-        pairs=_SAME,
-    ),
-    _Row(
-        (_HOPPER, _B200),
-        "mma.sync",
-        "fp8",
-        (32,),
-        _BOTH,
-        16,
-        25,
-        "assumed",
-        "mixed operands as with equal ones",
-        route="through_fp16",
-    ),
-    _Row((_HOPPER,), "wgmma", "half", (16,), _F32, 16, 25, "recorded", _REC),
-    _Row((_HOPPER,), "wgmma", "half", (16,), ("f16",), 16, 25, "assumed", "as mma.sync"),
-    _Row((_HOPPER,), "wgmma", "tf32", (8,), _F32, 8, 25, "assumed", "as mma.sync"),
-    _Row(
-        (_HOPPER,), "wgmma", "fp8", (32,), _F32, 32, 13, "recorded", _REC, short=True, pairs=_SAME
-    ),
-    _Row((_HOPPER,), "wgmma", "fp8", (32,), _BOTH, 32, 13, "assumed", _MMASIM, short=True),
-    _Row((_B200,), "mma.sync", "half", (16,), _BOTH, 16, 25, "public", f"{_PUBLIC}: B200"),
-    _Row((_B200,), "mma.sync", "half", (8,), _BOTH, 16, 25, "assumed", "as with k16"),
-    _Row((_B200,), "mma.sync", "tf32", (4,), _F32, 8, 25, "public", f"{_PUBLIC}: B200"),
-    _Row((_B200,), "mma.sync", "tf32", (8,), _F32, 8, 25, "assumed", "as on 9.0"),
-    _Row((_B200,), "tcgen05", "half", (16,), _BOTH, 16, 25, "assumed", _MMASIM),
-    _Row((_B200,), "tcgen05", "tf32", (8,), _F32, 8, 25, "assumed", _MMASIM),
-    _Row((_B200,), "tcgen05", "fp8", (32,), _BOTH, 32, 25, "assumed", _MMASIM),
-    _Row((_B200,), "tcgen05", "narrow", (32,), _BOTH, 32, 25, "assumed", _MMASIM),
-    _Row((_RTX,), "mma.sync", "half", (8, 16), _BOTH, 16, 25, "assumed", _MMASIM),
-    _Row((_RTX,), "mma.sync", "tf32", (4, 8), _F32, 8, 25, "assumed", _MMASIM),
-    _Row((_RTX,), "mma.sync", "fp8", (16, 32), _BOTH, 32, 25, "assumed", _MMASIM),
-    _Row((_RTX,), "mma.sync", "narrow", (32,), _BOTH, 32, 25, "assumed", _MMASIM),
-    _Row((_RTX,), "mma.sync", "mxf8f6f4", (32,), _F32, 32, 25, "assumed", _MMASIM),
-    _Row((_RTX,), "mma.sync", "mxf4", (64,), _F32, 64, 35, "assumed", _MMASIM),
-    _Row((_RTX,), "mma.sync", "mxf4nvf4", (64,), _F32, 64, 35, "assumed", _MMASIM),
-    _Row((_T4,), "mma.sync", "int8", (16,), ("s32",), 16, 0, "public", "exact by definition"),
-    _Row(
-        (*_GA, _ADA, *_FULL),
-        "mma.sync",
-        "int8",
-        (16, 32),
-        ("s32",),
-        32,
-        0,
-        "public",
-        "exact by definition",
-    ),
-    _Row((_HOPPER,), "wgmma", "int8", (32,), ("s32",), 32, 0, "public", "exact by definition"),
-)
-
-CAPABILITIES = tuple(sorted({c for row in _ROWS for c in row.capabilities}))
-
-
 def parse(instruction: str) -> Form:
     """Take an instruction name apart; modifiers may stand in any order, as in PTX or shorter.
 
@@ -243,32 +104,44 @@ def parse(instruction: str) -> Form:
         UsageError: not a name of a matrix instruction.
     """
     family, _, rest = instruction.partition(".")
-    if family == "mma":
-        family = "mma.sync"
-    parts = rest.split(".")
-    shape = next((p for p in parts if re.fullmatch(r"m\d+n\d+k\d+", p)), None)
-    types = [p for p in parts if p in _TYPES]
-    modifiers = [p for p in parts if p not in _WORDS and p != shape and p not in types]
-    kind = next((p.removeprefix("kind::") for p in modifiers if p.startswith("kind::")), None)
-    scaled = "block_scale" in modifiers
-    unknown = [
-        p
-        for p in modifiers
-        if p not in ("satfinite", "block_scale") and not p.startswith(("kind::", "scale_vec::"))
-    ]
-    scale = types.pop() if scaled and len(types) == 5 else None
-    if family in ("wgmma", "tcgen05") and len(types) == 3:
-        types.append(types[0])
-    good = family in ("mma.sync", "wgmma", "tcgen05") and shape and len(types) == 4
-    if not good or unknown or (scaled and scale is None) or types[0] != types[3]:
+    family = "mma.sync" if family == "mma" else family
+    parts = [part for part in rest.split(".") if part not in _WORDS]
+    shapes = [part for part in parts if re.fullmatch(r"m\d+n\d+k\d+", part)]
+    types = [part for part in parts if part in _TYPES]
+    flags = [part for part in parts if part not in types and part not in shapes]
+    kind = _take(flags, "kind::")
+    vector = _take(flags, "scale_vec::")
+    saturate = _take(flags, "satfinite") is not None
+    scaled = _take(flags, "block_scale") is not None
+    scale = types.pop() if scaled and types and types[-1] in _SCALE_TYPES else None
+    if len(types) == 3 and family in ("wgmma", "tcgen05"):
+        types.append(types[0])  # C is D
+    block = 0
+    good = family in ("mma.sync", "wgmma", "tcgen05") and len(shapes) == 1 and not flags
+    good = good and len(types) == 4 and types[0] == types[3]
+    if scaled:
+        blocks, scales = _SCALES.get(kind or "", ({}, ()))
+        block = blocks.get(vector or next(iter(blocks), ""), 0)
+        good = good and block > 0 and scale in scales
+    elif vector is not None or kind not in (None, "f8f6f4"):
+        good = False
+    if not good:
         raise UsageError(
             f"not a matrix instruction that is modelled: {instruction!r}",
             fix="write it as PTX does, for example mma.sync.m16n8k16.f32.f16.f16.f32 or "
             "wgmma.m64n8k32.f32.e4m3.e4m3",
         )
-    d, a, b, c = types
-    k = int(str(shape).rpartition("k")[2])
-    return Form(family, k, d, a, b, c, kind, scale, "satfinite" in modifiers)
+    k = int(shapes[0].rpartition("k")[2])
+    return Form(family, k, types[0], types[1], types[2], kind, scale, block, saturate)
+
+
+def _take(flags: list[str], prefix: str) -> str | None:
+    """Remove the flag that starts so and return the rest of it."""
+    for flag in flags:
+        if flag.startswith(prefix):
+            flags.remove(flag)
+            return flag.removeprefix(prefix)
+    return None
 
 
 @lru_cache(maxsize=512)
@@ -280,48 +153,53 @@ def model(instruction: str, capability: Capability) -> DotModel:
         capability: for example ``(9, 0)``.
 
     Raises:
-        UsageError: no such instruction, or it does not exist there; names what does.
+        UsageError: no such instruction, or it is not modelled there; names what is.
     """
     form = parse(instruction)
+    name = ".".join(map(str, capability))
     if capability not in CAPABILITIES:
         known = ", ".join(f"{major}.{minor}" for major, minor in CAPABILITIES)
         raise UsageError(
-            f"tensor-core arithmetic of capability {capability[0]}.{capability[1]} is not known",
+            f"tensor-core arithmetic of capability {name} is not known",
             fix=f"choose one of: {known}",
         )
-    for row in _ROWS:
+    for row in ROWS:
         if _matches(row, form, capability):
             return _build(row, form, instruction, capability)
     raise UsageError(
-        f"{instruction} is not modelled for capability {capability[0]}.{capability[1]}",
-        fix="available there: " + "; ".join(available(capability)),
+        f"{instruction} is not modelled for capability {name}",
+        fix="modelled there: " + "; ".join(available(capability)),
     )
 
 
 def available(capability: Capability) -> tuple[str, ...]:
-    """Short names of the instruction groups modelled for a capability."""
-    names = []
-    for row in _ROWS:
+    """Short descriptions of what is modelled for a capability."""
+    found: dict[str, None] = {}
+    for row in ROWS:
         if capability in row.capabilities:
+            types = "/".join(_GROUPS.get(row.group, (f"kind::{row.group}",)))
             for k in row.k:
-                name = f"{row.family} {row.group} k{k} -> {'/'.join(row.d)}"
-                if name not in names:
-                    names.append(name)
-    return tuple(names)
+                found[f"{row.family} k{k} {types} -> {'/'.join(row.results)}"] = None
+    return tuple(found)
 
 
-def _matches(row: _Row, form: Form, capability: Capability) -> bool:
+def _matches(row: Row, form: Form, capability: Capability) -> bool:
+    has_kinds = capability[0] >= 12 or form.family == "tcgen05"
+    fp4_only = form.kind not in _FP4_KINDS or (form.a, form.b) == ("e2m1", "e2m1")
     return (
         capability in row.capabilities
-        and row.family == form.family
-        and row.group == form.group
+        and (row.family, row.group) == (form.family, form.group)
         and form.k in row.k
-        and form.d in row.d
+        and form.d in row.results
         and (row.pairs is None or (form.a, form.b) in row.pairs)
+        and (form.kind is None or has_kinds)
+        and fp4_only
+        and not (form.group == "half" and form.d == "f16" and form.a == "bf16")
+        and not (form.saturate and form.d != "s32")
     )
 
 
-def _build(row: _Row, form: Form, instruction: str, capability: Capability) -> DotModel:
+def _build(row: Row, form: Form, instruction: str, capability: Capability) -> DotModel:
     result: Result = "rz_e8m13" if row.short else "rz_f32"
     if form.d == "f16":
         result = "rne_f16"
@@ -341,5 +219,7 @@ def _build(row: _Row, form: Form, instruction: str, capability: Capability) -> D
         verified=row.verified,
         note=row.note,
         scale_type=form.scale,
+        scale_block=form.scale_block,
+        exact_group=_EXACT_GROUP if form.kind in _FP4_KINDS else 1,
         saturate=form.saturate,
     )

@@ -26,7 +26,6 @@ _NARROW_LIMIT = 31  # |exponent| up to here lets the sum of two, or one and DEAD
 _UNSIGNED_INT8 = replace(
     FORMATS["int8"], name="uint8", ptx="u8", mantissa_bits=8, specials="unsigned"
 )
-_FP8_AS_FP16 = FORMATS["fp16"]
 
 
 def operand_format(ptx: str) -> Format:
@@ -79,11 +78,6 @@ class Operand:
         raw = None if self.raw is None else self.raw[:, m]
         return Operand(self.values[:, m], self.exponents[:, m], raw)
 
-    def live_range(self) -> tuple[int, int]:
-        """Smallest and largest exponent of a non-zero operand; (0, 0) where there is none."""
-        live = self.exponents[self.exponents > (DEAD_NARROW if self.narrow else DEAD_WIDE)]
-        return (int(live.min()), int(live.max())) if live.size else (0, 0)
-
 
 def decode_operand(codes: NDArray[Any], row: Format, widen: Format | None = None) -> Operand:
     """Decode floating-point codes.
@@ -93,15 +87,14 @@ def decode_operand(codes: NDArray[Any], row: Format, widen: Format | None = None
         row: their format.
         widen: take the exponents of this wider format, to which the values are converted first.
     """
-    field_bits = row.exponent_bits + row.mantissa_bits
     kind = codes.dtype.type
     if row.name == "tf32":
         codes = codes >> kind(F32_MANTISSA - row.mantissa_bits)  # the low bits are not read
-    magnitude = codes & kind((1 << field_bits) - 1)
-    values = _values(codes, magnitude, row)
-    special = magnitude > kind(row.max_code)
+    magnitude = codes & kind((1 << (row.exponent_bits + row.mantissa_bits)) - 1)
+    values = _values(codes, row)
     raw: NDArray[np.float32] | None = None
-    if special.any():
+    if magnitude.size and magnitude.max() > row.max_code:
+        special = magnitude > kind(row.max_code)
         raw = values.copy()
         raw[special] = np.nan
         if row.has_inf:
@@ -115,18 +108,28 @@ def decode_operand(codes: NDArray[Any], row: Format, widen: Format | None = None
     exponents = (magnitude >> kind(row.mantissa_bits)).astype(np.int8 if narrow else np.int16)
     np.maximum(exponents, 1, out=exponents)
     exponents -= exponents.dtype.type(row.bias)
-    exponents[magnitude == 0] = DEAD_NARROW if narrow else DEAD_WIDE
+    np.putmask(exponents, magnitude == 0, DEAD_NARROW if narrow else DEAD_WIDE)
     return Operand(values, exponents, raw)
 
 
-def _values(codes: NDArray[Any], magnitude: NDArray[Any], row: Format) -> NDArray[np.float32]:
-    """Put the fields where float32 has them, then move the exponent by a power of two."""
-    bits = magnitude.astype(np.uint32)
-    bits <<= np.uint32(F32_MANTISSA - row.mantissa_bits)
-    sign = codes.astype(np.uint32)
-    sign >>= np.uint32(row.exponent_bits + row.mantissa_bits)
-    sign <<= np.uint32(31)
-    bits |= sign
+def _values(codes: NDArray[Any], row: Format) -> NDArray[np.float32]:
+    """Put the fields where float32 has them, then move the exponent by a power of two.
+
+    The sign, at the top of its container, is copied down by the conversion to int32; the mask
+    leaves it in bit 31 only.
+    """
+    width = 8 * codes.dtype.itemsize
+    pad = width - row.bits
+    if pad:
+        codes = codes << codes.dtype.type(pad)
+    fields = ((1 << (row.exponent_bits + row.mantissa_bits)) - 1) << (
+        F32_MANTISSA - row.mantissa_bits
+    )
+    bits = codes.view(f"i{codes.dtype.itemsize}").astype(np.int32)
+    shift = F32_MANTISSA - row.mantissa_bits - pad
+    if shift:
+        np.left_shift(bits, np.int32(shift), out=bits)
+    bits &= np.int32(fields - (1 << 31))
     values = bits.view(np.float32)
     if row.bias != F32_BIAS:
         values *= np.float32(2.0 ** (F32_BIAS - row.bias))
@@ -135,9 +138,10 @@ def _values(codes: NDArray[Any], magnitude: NDArray[Any], row: Format) -> NDArra
 
 def _exponents_of(values: NDArray[np.float32], row: Format) -> NDArray[Any]:
     """Exponents that float32 values have as codes of ``row`` (which holds them exactly)."""
-    field = (values.view(np.uint32) >> np.uint32(F32_MANTISSA)) & np.uint32(0xFF)
-    exponents = field.astype(np.int16) - np.int16(F32_BIAS)
+    field = values.view(np.int32) >> np.int32(F32_MANTISSA)
+    field &= np.int32(0xFF)
+    field -= np.int32(F32_BIAS)
+    exponents = field.astype(np.int8)
     np.maximum(exponents, row.min_normal_exponent, out=exponents)
-    narrow = exponents.astype(np.int8)
-    narrow[values == 0] = DEAD_NARROW
-    return narrow
+    np.putmask(exponents, values == 0, DEAD_NARROW)
+    return exponents

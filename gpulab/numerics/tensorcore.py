@@ -12,11 +12,12 @@ rounds once. Block length, fraction bits and rounding differ by instruction and 
 >>> float(d.view(np.float32)[0, 0])
 16.0
 
-Sources: see ``gpulab/numerics/_forms.py``.
+Sources: see ``gpulab/numerics/_parameters.py``.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpulab.errors import UsageError
 from gpulab.formats import FORMATS
-from gpulab.numerics._fdpa import F16_NAN, F32_NAN, Rule, dot_add
-from gpulab.numerics._forms import CAPABILITIES, Capability, DotModel, available, model
+from gpulab.numerics._fdpa import F32_NAN, PASS, Rule, Workspace, dot_add
+from gpulab.numerics._forms import DotModel, available, model
 from gpulab.numerics._operands import Operand, as_codes, decode_operand, operand_format
+from gpulab.numerics._parameters import CAPABILITIES, Capability
+from gpulab.numerics._results import half_codes, to_half
 
 __all__ = ["CAPABILITIES", "DotModel", "available", "evaluate", "mma", "mma_batch", "model"]
 
-_CHUNK = 1 << 14  # outputs a pass: the temporaries stay in the L2 cache
+_LOCAL = threading.local()
+_BATCH = 512  # warps a pass: long enough rows for NumPy, temporaries that stay in the L2 cache
 
 
 def mma(
@@ -97,8 +101,9 @@ def evaluate(
     b = np.broadcast_to(b, (*batch, k, n)).reshape(-1, k, n)
     c = np.broadcast_to(c, (*batch, m, n)).reshape(-1, m, n)
     d = np.empty(c.shape, dtype=c.dtype)
-    step = max(1, _CHUNK // max(1, m * n))
-    rows = max(1, _CHUNK // max(1, n))
+    step = max(1, min(_BATCH, 4 * PASS // max(1, m * n)))
+    rows = max(1, PASS // max(1, n * min(step, len(c))))
+    work = _workspace()
     for start in range(0, len(c), step):
         part = slice(start, start + step)
         if rules.result == "int32":
@@ -109,9 +114,17 @@ def evaluate(
         addend = np.ascontiguousarray(c[part].transpose(1, 2, 0))
         for row in range(0, m, rows):
             band = slice(row, row + rows)
-            done = _chain(rules, left.rows(band), right, addend[band])
+            done = _chain(rules, left.rows(band), right, addend[band], work)
             d[part, band] = done.transpose(2, 0, 1)
     return d.reshape(*batch, m, n)
+
+
+def _workspace() -> Workspace:
+    """This thread's temporaries, kept between calls: about 1 MB."""
+    work = getattr(_LOCAL, "work", None)
+    if work is None:
+        work = _LOCAL.work = Workspace()
+    return work
 
 
 def _accumulator(c_bits: ArrayLike, rules: DotModel) -> NDArray[Any]:
@@ -145,34 +158,42 @@ def _shape(
 
 def _decode(rules: DotModel, codes: NDArray[Any], ptx: str) -> Operand:
     """Operands (K, M or N, batch), in the order of k in which the blocks take them."""
+    widen = None
     if rules.route == "through_fp16":
-        k = np.arange(codes.shape[0])
-        order = np.lexsort((k, k % 4 // 2, k // rules.k))
-        return decode_operand(codes[order], operand_format(ptx), widen=FORMATS["fp16"])
-    return decode_operand(np.ascontiguousarray(codes), operand_format(ptx))
+        depth, *rest = codes.shape
+        fours = codes.reshape(depth // rules.k, rules.k // 4, 2, 2, *rest)
+        codes = np.moveaxis(fours, 2, 1).reshape(codes.shape)
+        widen = FORMATS["fp16"]
+    return decode_operand(np.ascontiguousarray(codes), operand_format(ptx), widen)
 
 
-def _chain(rules: DotModel, a: Operand, b: Operand, c: NDArray[Any]) -> NDArray[Any]:
+def _chain(
+    rules: DotModel, a: Operand, b: Operand, c: NDArray[Any], work: Workspace
+) -> NDArray[Any]:
     """All blocks of all instructions, for codes C (m, n, batch)."""
     rule = Rule(rules.fraction_bits, rules.result)
-    value = c.view(np.float16 if rule.half else np.float32)
+    value: NDArray[np.float32] = c.view(np.float32) if not rule.half else _widened(c)
     for start in range(0, a.values.shape[0], rules.k):
         total = np.zeros_like(value) if rules.route == "through_fp16" else value
         for first in range(start, start + rules.k, rules.block):
             k = slice(first, min(first + rules.block, start + rules.k))
-            total = dot_add(a.part(k), b.part(k), total, rule)
-        value = _add(total, value) if rules.route == "through_fp16" else total
-    return value.view(c.dtype)
+            total = dot_add(a.part(k), b.part(k), total, rule, work)
+        value = _add(total, value, rule) if rules.route == "through_fp16" else total
+    return half_codes(value) if rule.half else value.view(np.uint32)
 
 
-def _add(total: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
-    """One correctly rounded addition with canonical NaN."""
+def _widened(codes: NDArray[np.uint16]) -> NDArray[np.float32]:
+    decoded = decode_operand(codes, FORMATS["fp16"])
+    return decoded.values if decoded.raw is None else decoded.raw
+
+
+def _add(total: NDArray[np.float32], c: NDArray[np.float32], rule: Rule) -> NDArray[np.float32]:
+    """One addition, correctly rounded to nearest, with canonical NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
-        out: NDArray[Any] = total + c
+        out = to_half(total.astype(np.float64) + c, nearest=True) if rule.half else total + c
     nan = np.isnan(out)
     if nan.any():
-        half = out.dtype.itemsize == 2
-        out.view(f"u{out.dtype.itemsize}")[nan] = F16_NAN if half else F32_NAN
+        out.view(np.uint32)[nan] = F32_NAN
     return out
 
 
