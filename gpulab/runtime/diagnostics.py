@@ -14,7 +14,7 @@ _FRONT = re.compile(
     re.MULTILINE,
 )
 _PTXAS = re.compile(r"^ptxas .*?line (?P<line>\d+); error\s*: (?P<text>.+)$", re.MULTILINE)
-_PTXAS_BARE = re.compile(r"^ptxas (?:error|fatal)\s*: (?P<text>.+)$", re.MULTILINE)
+_PTXAS_BARE = re.compile(r"^ptxas .*(?:error|fatal)\s*: (?P<text>.+)$", re.MULTILINE)
 _MISSING = re.compile(r'cannot open source file "(?P<name>[^"]+)"')
 _LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]+)"', re.MULTILINE)
@@ -36,6 +36,32 @@ def place_of_ptx_line(ptx: str, line: int) -> Place | None:
         if (match := _LOC.match(text)) and int(match[1]) in files:
             return Place(files[int(match[1])], int(match[2]))
     return None
+
+
+def link_error(log: str, name: str, ptx: str | None) -> BuildError:
+    """The error for a failed link or assembly.
+
+    Args:
+        log: all that nvJitLink and ptxas said.
+        name: what was linked.
+        ptx: the PTX that was assembled, to translate a line that ptxas names.
+    """
+    where: Place | None = None
+    if found := _PTXAS.search(log):
+        text = f"ptxas: {found['text'].strip()}"
+        where = place_of_ptx_line(ptx, int(found["line"])) if ptx else None
+    elif bare := _PTXAS_BARE.search(log):
+        text = f"ptxas: {bare['text'].strip()}"
+    else:
+        lines = [line for line in log.splitlines() if line.strip()]
+        text = lines[0] if lines else "nvJitLink failed and said nothing"
+    prefix = f"{where.file}:{where.line}" if where else name
+    return BuildError(
+        f"{prefix}: {text}",
+        file=where.file if where else name,
+        line=where.line if where else None,
+        log=log,
+    )
 
 
 def build_error(

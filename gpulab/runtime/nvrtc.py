@@ -11,7 +11,7 @@ Source: NVRTC documentation, chapters 3 (API) and 4 (options).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -139,6 +139,48 @@ def _text(library: Any, program: ctypes.c_void_p, what: str) -> bytes:
     return buffer.raw
 
 
+class _Program:
+    """One NVRTC program, destroyed at the end of the ``with`` block."""
+
+    def __init__(self, kit: Toolkit, text: str, name: str) -> None:
+        self.library, self.handle = _library(kit.library), ctypes.c_void_p()
+        self.check(
+            "CreateProgram", ctypes.byref(self.handle), text.encode(), name.encode(), 0, None, None
+        )
+
+    def __enter__(self) -> _Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.library.nvrtcDestroyProgram(ctypes.byref(self.handle))
+
+    def check(self, function: str, *args: Any) -> None:
+        """Call ``nvrtc<function>``; a refusal is a BuildError with NVRTC's own words."""
+        code = getattr(self.library, f"nvrtc{function}")(*args)
+        if code != 0:
+            self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
+            words = self.library.nvrtcGetErrorString(code).decode()
+            raise BuildError(f"NVRTC: nvrtc{function}: {words}")
+
+    def compile(self, chosen: Sequence[str]) -> bool:
+        """Compile with these options; False if the compiler refuses the source."""
+        raw = (ctypes.c_char_p * len(chosen))(*(option.encode() for option in chosen))
+        return bool(self.library.nvrtcCompileProgram(self.handle, len(chosen), raw) == 0)
+
+    def read(self, what: str) -> bytes:
+        """One of the outputs: ``PTX``, ``CUBIN``, ``LTOIR``, ``ProgramLog``."""
+        size = ctypes.c_size_t()
+        self.check(f"Get{what}Size", self.handle, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        self.check(f"Get{what}", self.handle, buffer)
+        return buffer.raw
+
+    @property
+    def log(self) -> str:
+        """What the compiler and ptxas said."""
+        return self.read("ProgramLog").rstrip(b"\0").decode(errors="replace")
+
+
 def compile_text(
     text: str,
     name: str,
@@ -151,12 +193,12 @@ def compile_text(
     cubin: bool = True,
     kit: Toolkit | None = None,
 ) -> Compiled:
-    """Compile source text; see ``compile_cubin`` for the arguments and errors.
+    """Compile source text; see ``compile_cubin`` for the other arguments and the errors.
 
     Args:
         text: CUDA C++.
         name: the file name that messages and the line table show.
-        entry: name expression: ``matmul_simt<__half, float>`` or an ``extern "C"`` name.
+        entry: name expression.
         capability: (8, 9).
         defines: ``NAME=VALUE`` macros.
         feature_target: compile for ``sm_90a`` rather than ``sm_90``.
@@ -167,55 +209,48 @@ def compile_text(
     kit = kit or toolkit.find()
     target = target_name(kit, capability, feature_target)
     asked = target if cubin else target.replace("sm_", "compute_")
-    chosen = options(kit, asked, defines=defines, contract=contract)
-    library, program = _library(kit.library), ctypes.c_void_p()
-    _check(
-        library,
-        library.nvrtcCreateProgram(
-            ctypes.byref(program), text.encode(), name.encode(), 0, None, None
-        ),
-    )
-    try:
-        _check(library, library.nvrtcAddNameExpression(program, entry.encode()))
-        raw = (ctypes.c_char_p * len(chosen))(*(option.encode() for option in chosen))
-        code = library.nvrtcCompileProgram(program, len(chosen), raw)
-        log = _text(library, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
-        if code != 0:
-            again: Callable[[], str] | None = None
-            if cubin:  # ptxas names a line of the PTX: fetch that PTX to translate it
 
-                def again() -> str:
-                    return compile_text(
-                        text,
-                        name,
-                        entry,
-                        capability,
-                        defines=defines,
-                        feature_target=feature_target,
-                        contract=contract,
-                        cubin=False,
-                        kit=kit,
-                    ).ptx
+    def ptx_alone() -> str:  # ptxas names a line of the PTX: fetch it to translate the line
+        rest: dict[str, Any] = {"feature_target": feature_target, "contract": contract, "kit": kit}
+        again = compile_text(text, name, entry, capability, defines=defines, cubin=False, **rest)
+        return again.ptx
 
-            raise diagnostics.build_error(log, name, entry, target, kit, again)
+    with _Program(kit, text, name) as program:
+        program.check("AddNameExpression", program.handle, entry.encode())
+        if not program.compile(options(kit, asked, defines=defines, contract=contract)):
+            raise diagnostics.build_error(
+                program.log, name, entry, target, kit, ptx_alone if cubin else None
+            )
         lowered = ctypes.c_char_p()
-        _check(
-            library,
-            library.nvrtcGetLoweredName(program, entry.encode(), ctypes.byref(lowered)),
-        )
-        ptx = _text(library, program, "PTX").rstrip(b"\0").decode()
-        image = _text(library, program, "CUBIN") if cubin else None
+        program.check("GetLoweredName", program.handle, entry.encode(), ctypes.byref(lowered))
         return Compiled(
-            entry, (lowered.value or b"").decode(), target, ptx, image, log, kit.version
+            entry=entry,
+            lowered=(lowered.value or b"").decode(),
+            target=target,
+            ptx=program.read("PTX").rstrip(b"\0").decode(),
+            cubin=program.read("CUBIN") if cubin else None,
+            log=program.log,
+            nvrtc=kit.version,
         )
-    finally:
-        library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _check(library: Any, code: int) -> None:
-    if code != 0:
-        library.nvrtcGetErrorString.restype = ctypes.c_char_p
-        raise BuildError(f"NVRTC: {library.nvrtcGetErrorString(code).decode()}")
+def compile_lto(text: str, name: str, target: str, kit: Toolkit) -> bytes:
+    """Compile device functions to LTO-IR, to be linked with a kernel that calls them.
+
+    Args:
+        text: CUDA C++.
+        name: for messages.
+        target: ``sm_89``, the kernel's.
+        kit: which NVRTC.
+
+    Raises:
+        BuildError: the compiler refuses it.
+    """
+    chosen = (*options(kit, target.replace("sm_", "compute_")), "-dlto", "-rdc=true")
+    with _Program(kit, text, name) as program:
+        if not program.compile(chosen):
+            raise diagnostics.build_error(program.log, name, name, target, kit)
+        return program.read("LTOIR")
 
 
 def compile_cubin(
@@ -226,6 +261,7 @@ def compile_cubin(
     defines: Sequence[str] = (),
     feature_target: bool = False,
     contract: bool = False,
+    cubin: bool = True,
     kit: Toolkit | None = None,
 ) -> Compiled:
     """Compile a source of ours (or a learner's) for ``capability`` to PTX and cubin.
@@ -237,6 +273,7 @@ def compile_cubin(
         defines: ``NAME=VALUE`` macros.
         feature_target: compile for ``sm_90a`` rather than ``sm_90``.
         contract: let ``a * b + c`` fuse.
+        cubin: assemble too.
         kit: which NVRTC; the newest by default.
 
     Raises:
@@ -244,36 +281,6 @@ def compile_cubin(
             its first error with file and line, ``details["log"]`` the whole log.
         DeviceMissingError: NVRTC is not installed; names the command.
     """
-    return _compile(source, entry, capability, defines, feature_target, contract, True, kit)
-
-
-def compile_ptx(
-    source: str | Path,
-    entry: str,
-    capability: Capability,
-    *,
-    defines: Sequence[str] = (),
-    feature_target: bool = False,
-    contract: bool = False,
-    kit: Toolkit | None = None,
-) -> Compiled:
-    """As ``compile_cubin`` without assembling: ``.ptx`` and ``.lowered``, no cubin.
-
-    Faster by ptxas' time, but nobody checks that the target has the instructions used.
-    """
-    return _compile(source, entry, capability, defines, feature_target, contract, False, kit)
-
-
-def _compile(
-    source: str | Path,
-    entry: str,
-    capability: Capability,
-    defines: Sequence[str],
-    feature_target: bool,
-    contract: bool,
-    cubin: bool,
-    kit: Toolkit | None,
-) -> Compiled:
     path = sources.resolve(source)
     return compile_text(
         sources.read(path),
@@ -286,3 +293,13 @@ def _compile(
         cubin=cubin,
         kit=kit,
     )
+
+
+def compile_ptx(
+    source: str | Path, entry: str, capability: Capability, **arguments: Any
+) -> Compiled:
+    """As ``compile_cubin`` without assembling: ``.ptx`` and ``.lowered``, no cubin.
+
+    Faster by ptxas' time, but nobody checks that the target has the instructions used.
+    """
+    return compile_cubin(source, entry, capability, cubin=False, **arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -13,18 +14,21 @@ _USED = re.compile(r"Used (\d+) registers")
 _BARRIERS = re.compile(r"used (\d+) barriers")
 _SHARED = re.compile(r"(\d+)(?:\+(\d+))? bytes smem")
 _WARNING = re.compile(r"^.*(?:warning\s*:|\(C7\d{3}\)).*$", re.MULTILINE)
+_MAX_THREADS = re.compile(r"^\s*\.(?:max|req)ntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", re.M)
 
 
 @dataclass(frozen=True)
-class Usage:
+class Resources:
     """What one kernel takes, in ptxas' words.
 
     Args:
         registers: per thread.
         stack_bytes: local memory per thread (arrays indexed at run time, and spills).
-        spill_store_bytes, spill_load_bytes: of registers that did not fit.
+        spill_store_bytes: written per thread for want of registers.
+        spill_load_bytes: read again.
         shared_bytes: static shared memory per block.
         barriers: named barriers used.
+        max_threads_per_block: what ``__launch_bounds__`` promised, if it did.
         warnings: ptxas' warnings and advisories, among them C7510 and C7511 (wgmma serialised).
     """
 
@@ -34,6 +38,7 @@ class Usage:
     spill_load_bytes: int
     shared_bytes: int
     barriers: int
+    max_threads_per_block: int | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -42,12 +47,13 @@ class Usage:
         return self.spill_store_bytes + self.spill_load_bytes
 
 
-def parse(log: str, lowered: str) -> Usage:
+def parse(log: str, lowered: str, ptx: str = "") -> Resources:
     """Read the figures of one entry.
 
     Args:
         log: of a compilation with ``--ptxas-options=-v``.
         lowered: the mangled name of the kernel.
+        ptx: for the launch bounds, which the log does not tell.
 
     Raises:
         BuildError: the log does not hold them (another ptxas than the ones known).
@@ -62,13 +68,21 @@ def parse(log: str, lowered: str) -> Usage:
         if spill is None or used is None:
             break
         barriers, shared = _BARRIERS.search(part), _SHARED.search(part)
-        return Usage(
+        return Resources(
             registers=int(used[1]),
             stack_bytes=int(spill[1]),
             spill_store_bytes=int(spill[2]),
             spill_load_bytes=int(spill[3]),
             shared_bytes=sum(int(n) for n in shared.groups() if n) if shared else 0,
             barriers=int(barriers[1]) if barriers else 0,
+            max_threads_per_block=_launch_bounds(ptx, lowered),
             warnings=tuple(m[0].strip() for m in _WARNING.finditer(log)),
         )
     raise BuildError(f"ptxas said nothing about {lowered}", log=log)
+
+
+def _launch_bounds(ptx: str, lowered: str) -> int | None:
+    """Threads of ``.maxntid`` or ``.reqntid``, which stand between the head and its body."""
+    head = re.search(rf"\.entry\s+{re.escape(lowered)}\b[^{{]*", ptx)
+    bounds = _MAX_THREADS.search(head[0]) if head else None
+    return math.prod(int(n) for n in bounds.groups() if n) if bounds else None

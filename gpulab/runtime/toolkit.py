@@ -20,7 +20,15 @@ PIP_NVRTC = (
     "'nvidia-cuda-crt>=13,<14'"
 )
 PIP_NVRTC_12 = "pip install 'nvidia-cuda-nvrtc-cu12>=12.9,<13' 'nvidia-cuda-runtime-cu12>=12.9,<13'"
+PIP_NVVM = "pip install 'nvidia-nvvm>=13,<14'"
+PIP_NUMBA = "pip install 'numba>=0.61' 'numba-cuda>=0.30,<0.31' 'nvidia-nvvm>=13,<14'"
 _LIBRARY = re.compile(r"libnvrtc\.so\.(\d+)(\.\d+)*$")
+
+
+def pip_nvjitlink(major: int) -> str:
+    """The command that installs the nvJitLink of a CUDA major version."""
+    suffix = "-cu12>=12.9,<13" if major == 12 else ">=13,<14"
+    return f"pip install 'nvidia-nvjitlink{suffix}'"
 
 
 @dataclass(frozen=True)
@@ -71,13 +79,28 @@ def _system_folders() -> Iterator[Path]:
             yield folder
 
 
-def _library_candidates() -> Iterator[Path]:
+def _libraries(wheel_folder: str, pattern: str) -> Iterator[Path]:
+    """Files of that name in the CUDA 13 wheels, the CUDA 12 wheel, and the system's toolkits."""
     for site in _site_folders():
-        for folder in ("cu13/lib", "cuda_nvrtc/lib"):
-            yield from sorted((site / folder).glob("libnvrtc.so.*"))
+        for folder in ("cu13/lib", wheel_folder):
+            yield from sorted((site / folder).glob(pattern))
     for toolkit in _system_folders():
         for folder in ("lib64", "lib", "targets/x86_64-linux/lib"):
-            yield from sorted((toolkit / folder).glob("libnvrtc.so.*"))
+            yield from sorted((toolkit / folder).glob(pattern))
+
+
+def nvjitlink(major: int) -> Path | None:
+    """The nvJitLink library of a CUDA major version."""
+    return next(_libraries("nvjitlink/lib", f"libnvJitLink.so.{major}"), None)
+
+
+def nvvm(major: int) -> Path | None:
+    """The wheels' libnvvm of a CUDA major version (all carry the soname ``libnvvm.so.4``)."""
+    wheel = "cu13/lib" if major == 13 else "cuda_nvcc/nvvm/lib64"
+    found = (
+        path for site in _site_folders() for path in sorted((site / wheel).glob("libnvvm.so*"))
+    )
+    return next(found, None)
 
 
 def _header_candidates() -> Iterator[Path]:
@@ -127,7 +150,7 @@ def _headers_for(version: tuple[int, int]) -> tuple[tuple[Path, ...], tuple[int,
 def installed() -> tuple[Toolkit, ...]:
     """Every usable NVRTC, in search order (one entry a version)."""
     found: dict[tuple[int, int], Toolkit] = {}
-    for path in _library_candidates():
+    for path in _libraries("cuda_nvrtc/lib", "libnvrtc.so.*"):
         if not _LIBRARY.search(path.name):
             continue
         version = library_version(path)
