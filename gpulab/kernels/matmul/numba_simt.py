@@ -1,0 +1,159 @@
+"""The tiled matmul in Numba: tile, guards, launch shape and order of sums of the raw ``simt``.
+
+What keeps it at the raw kernel's speed, seen in the PTX: the tile edge is a constant and indices
+are unsigned (a signed one is checked for being negative), so that the inner loop is unrolled and
+every shared address is a base plus a constant; the tiles are aligned to 16 bytes, so that one load
+brings four elements of a row of A; the multiply-add is an explicit ``fma`` on float32 values (a
+Python float would make them float64). bf16 and fp8 arrive as codes and are decoded in the kernel,
+which works on every card and needs no Numba type of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpulab.formats import storage_dtype
+from gpulab.kernels.matmul.simt import TILE, VARIANTS, params, plan, supports
+from gpulab.registry import Capability, KernelSpec, NumbaBuild, Variant, register
+
+Function = Callable[..., Any]
+
+
+def _decoders() -> dict[str, Function]:
+    """From a stored code to float32, by format; exact for every code.
+
+    bf16 is the upper half of float32. The fp8 formats have float32's order of fields: their bits
+    are moved there and an exact power of two corrects the exponent bias, subnormals included.
+    """
+    from numba import float32, int32
+    from numba.cuda import libdevice
+
+    scale_e4m3 = np.float32(2.0 ** (127 - 7))
+    scale_e5m2 = np.float32(2.0 ** (127 - 15))
+
+    def fp32(x: Any) -> Any:
+        return x
+
+    def fp16(x: Any) -> Any:
+        return float32(x)
+
+    def bf16(code: Any) -> Any:
+        return libdevice.int_as_float(int32(int32(code) << int32(16)))
+
+    def e4m3(code: Any) -> Any:
+        magnitude = int32(code) & int32(0x7F)
+        sign = (int32(code) & int32(0x80)) << int32(24)
+        # The one NaN code is all ones, and float32 reads all ones as NaN.
+        fields = int32(0x7FFFFFFF) if magnitude == int32(0x7F) else magnitude << int32(20)
+        return libdevice.int_as_float(int32(sign | fields)) * scale_e4m3
+
+    def e5m2(code: Any) -> Any:
+        magnitude = int32(code) & int32(0x7F)
+        sign = (int32(code) & int32(0x80)) << int32(24)
+        # Infinity and NaN: all ones in float32's exponent too, above the same mantissa.
+        top = int32(0x7F800000) if magnitude >= int32(0x7C) else int32(0)
+        return libdevice.int_as_float(int32(sign | top | magnitude << int32(21))) * scale_e5m2
+
+    return {f.__name__: f for f in (fp32, fp16, bf16, e4m3, e5m2)}
+
+
+def _multiply_adds() -> dict[str, Function]:
+    """The fused multiply-add of each accumulator."""
+    from llvmlite import ir
+    from numba import cuda
+    from numba.cuda.extending import intrinsic
+    from numba.cuda.types import float16
+
+    # Numba's own fp16 fma calls a function that is linked in on a card only.
+    @intrinsic  # type: ignore[untyped-decorator]
+    def fma_f16(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            half = ir.IntType(16)
+            kind = ir.FunctionType(half, [half, half, half])
+            return builder.call(
+                ir.InlineAsm(kind, "fma.rn.f16 $0, $1, $2, $3;", "=h,h,h,h"), arguments
+            )
+
+        return float16(float16, float16, float16), emit
+
+    def fp32(a: Any, b: Any, c: Any) -> Any:
+        return cuda.fma(a, b, c)
+
+    def fp16(a: Any, b: Any, c: Any) -> Any:
+        return fma_f16(a, b, c)
+
+    return {"fp32": fp32, "fp16": fp16}
+
+
+def _make(variant: Variant) -> Function:
+    """The kernel for one variant, as a plain function over arrays of stored codes.
+
+    Arguments: a (m, k), b (k, n), c (m, n) float32, row-major; m, n, k int32.
+    """
+    from numba import cuda, float32, uint8, uint16, uint32, uint64
+    from numba.cuda.types import float16
+
+    # Inlined before typing: a device function on its own would be compiled for the current card,
+    # and there may be none.
+    inline = cuda.jit(device=True, inline="always")
+    decoders = _decoders()
+    narrow = variant.accumulator == "fp16"
+    # An fp16 sum takes fp16 elements as they are.
+    load = inline(decoders["fp32" if narrow else variant.format])
+    multiply_add = inline(_multiply_adds()[variant.accumulator])
+    accumulator = float16 if narrow else float32
+    codes = {"float32": float32, "float16": float16, "uint16": uint16, "uint8": uint8}
+    stored = codes[storage_dtype(variant.format).name]
+    tile = np.uint64(TILE)
+
+    def matmul_simt(a: Any, b: Any, c: Any, m: Any, n: Any, k: Any) -> None:
+        tile_a = cuda.shared.array((TILE, TILE), stored, alignment=16)
+        tile_b = cuda.shared.array((TILE, TILE), stored, alignment=16)
+        x = uint32(cuda.threadIdx.x)
+        y = uint32(cuda.threadIdx.y)
+        row = uint32(cuda.blockIdx.y) * tile + y
+        column = uint32(cuda.blockIdx.x) * tile + x
+        rows, columns, terms = uint32(m), uint32(n), uint32(k)
+        nothing = stored(0)
+        total = accumulator(0)
+        done = uint64(0)
+        while done < terms:
+            tile_a[y, x] = a[row, done + x] if row < rows and done + x < terms else nothing
+            tile_b[y, x] = b[done + y, column] if done + y < terms and column < columns else nothing
+            cuda.syncthreads()
+            i = uint64(0)
+            while i < tile:
+                total = multiply_add(load(tile_a[y, i]), load(tile_b[i, x]), total)
+                i += uint64(1)
+            cuda.syncthreads()
+            done += tile
+        if row < rows and column < columns:
+            c[row, column] = float32(total)
+
+    return matmul_simt
+
+
+def _build(variant: Variant, capability: Capability) -> NumbaBuild:
+    key = f"matmul_simt_{variant.format}_{variant.accumulator}_{TILE}"
+    return NumbaBuild(partial(_make, variant), key)
+
+
+register(
+    KernelSpec(
+        op="matmul",
+        name="simt",
+        backend="numba",
+        idea="the tiled kernel written in Python: same tile, same order of sums",
+        order=20,
+        variants=VARIANTS,
+        params=params,
+        build=_build,
+        plan=plan,
+        supports=supports,
+        source="Numba documentation, CUDA: shared memory and matrix multiplication",
+    )
+)
