@@ -5,10 +5,12 @@ Sources: PTX ISA 8.7 and 9.0, sections "mma", "wgmma.mma_async" and "tcgen05.mma
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 Capability = tuple[int, int]
+Family = Literal["mma.sync", "wgmma", "tcgen05"]
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,26 @@ class Path:
 
     first: Capability
     last: Capability | None
-    family: Literal["mma.sync", "wgmma", "tcgen05"]
+    family: Family
     instruction: str
     emulated: tuple[Capability, ...] = ()
+
+    @property
+    def target(self) -> str:
+        """Lowest compile target, such as ``sm_89``, ``sm_120a``."""
+        specific = self.family != "mma.sync" or "kind::" in self.instruction
+        return "sm_{}{}".format(*self.first) + ("a" if specific else "")
+
+    @property
+    def shape(self) -> str:
+        """Its tile, such as ``m16n8k16``; empty where the name gives none (tcgen05)."""
+        found = re.search(r"m\d+n\d+k\d+", self.instruction)
+        return found.group() if found else ""
+
+    @property
+    def k(self) -> int:
+        """Products per output of one instruction; 0 where the name gives none."""
+        return int(self.shape.rpartition("k")[2] or 0)
 
     def covers(self, capability: Capability) -> bool:
         """Whether a card of ``capability`` has the instruction."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpulab.formats.derived import Derived
-from gpulab.formats.paths import Capability, Path
+from gpulab.formats.paths import Capability, Family, Path
 
 Specials = Literal["ieee", "nan_only", "none", "scale", "integer", "unsigned"]
 """Which codes are not finite numbers.
@@ -76,3 +76,8 @@ class Format(Derived):
     def min_capability(self) -> Capability | None:
         """Lowest capability that has ``instruction``; None: CUDA cores only."""
         return self.paths[0].first if self.paths else None
+
+    def path(self, family: Family, capability: Capability) -> Path | None:
+        """The newest instruction of a family that a card of ``capability`` has, or None."""
+        there = [p for p in self.paths if p.family == family and p.covers(capability)]
+        return there[-1] if there else None

@@ -1,1 +1,1 @@
-
+"""What the lab tells about formats and capabilities: data first, then rendering."""
