@@ -156,8 +156,10 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def _launch(self, function: Function, plan: LaunchPlan, args: Sequence[Any]) -> LaunchReport:
-        """Run; arguments were checked."""
+    def _bind(
+        self, function: Function, plan: LaunchPlan, args: Sequence[Any]
+    ) -> Callable[[], LaunchReport]:
+        """What launches these arguments, which were checked."""
 
     def launch(
         self, function: Function, plan: LaunchPlan, args: Sequence[DeviceArray | int | float]
@@ -172,11 +174,17 @@ class Device(ABC):
             FaultError: the kernel did something illegal.
             KernelTimeoutError: it ran past its budget.
         """
+        return self.bind(function, plan, args)()
+
+    def bind(
+        self, function: Function, plan: LaunchPlan, args: Sequence[DeviceArray | int | float]
+    ) -> Callable[[], LaunchReport]:
+        """Check once; what is returned launches, as often as it is called. See ``launch``."""
         check_arguments(function.entry, function.params, args)
         check_plan(function.entry, plan, self, function.resources)
         if min(plan.grid) == 0:
-            return LaunchReport(notes=["empty grid: nothing launched"])
-        return self._launch(function, plan, args)
+            return lambda: LaunchReport(notes=["empty grid: nothing launched"])
+        return self._bind(function, plan, args)
 
 
 def check_host_array(host: NDArray[Any], name: str) -> None:

@@ -214,10 +214,8 @@ def _link(library: Any, cc: Capability, target: str, kit: Toolkit) -> str:
     kernel = library.get_ltoir(cc=cc)
     modules = [("kernel", kernel if isinstance(kernel, bytes) else bytes(kernel.code))]
     for number, part in enumerate(sorted(library._linking_files, key=_source_text)):
-        source = _source_text(part)
-        modules.append(
-            (f"linked{number}", nvrtc.compile_lto(source, f"linked{number}.cu", target, kit))
-        )
+        file = f"/numba-linked/{number}.cu"  # absolute: a relative name takes the working folder in
+        modules.append((file, nvrtc.compile_lto(_source_text(part), file, target, kit)))
     return nvjitlink.link_lto(modules, target, major=kit.version[0]).image.decode()
 
 

@@ -31,6 +31,14 @@ def pip_nvjitlink(major: int) -> str:
     return f"pip install 'nvidia-nvjitlink{suffix}'"
 
 
+def pip_extra(extra: str) -> str:
+    """The command that installs an extra of this very installation of the lab."""
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install -e '{checkout}[{extra}]'"
+    return f"pip install 'gpulab[{extra}]'"
+
+
 @dataclass(frozen=True)
 class Toolkit:
     """One NVRTC and the headers that belong to it.

@@ -1,0 +1,150 @@
+"""The emulated device: the card's PTX, run on the CPU with a chosen capability's arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab import arch
+from gpulab.errors import FaultError, UsageError
+from gpulab.registry import LaunchPlan, Param
+from gpulab.runtime import assembly, packing
+from gpulab.runtime.cache import Store
+from gpulab.runtime.device import (
+    POISONS,
+    Build,
+    Device,
+    DeviceArray,
+    Function,
+    LaunchReport,
+    check_host_array,
+)
+from gpulab.runtime.targets import check_target
+from gpulab.runtime.toolkit import Capability, Toolkit
+
+DEFAULT_CAPABILITY: Capability = (8, 9)
+"""The lowest capability on which every mma.sync format of the lab runs."""
+
+
+class EmulatedDevice(Device):
+    """A device without a card; every access is checked and every fault has a name and a line.
+
+    Args:
+        capability: whose arithmetic it has, one of ``arch.EMULATED``.
+        sanitize: detect races too (slower).
+        counters: count instructions, sectors, bank conflicts (slower).
+        target: compile for this lower capability, as an older card would get it.
+        budget: instructions (of a whole block) after which a launch stops; None for the default.
+        kit: the compiler; the newest by default.
+        store: the compile cache; the user's by default.
+        reason: why the lab chose it.
+
+    Raises:
+        UsageError: a capability that is not modelled, or a target above it.
+    """
+
+    kind = "emulated"
+
+    def __init__(
+        self,
+        capability: Capability = DEFAULT_CAPABILITY,
+        *,
+        sanitize: bool = False,
+        counters: bool = False,
+        target: Capability | None = None,
+        budget: int | None = None,
+        kit: Toolkit | None = None,
+        store: Store | None = None,
+        reason: str = "",
+    ) -> None:
+        from gpulab.emulator import Machine
+
+        if capability not in arch.EMULATED:
+            known = ", ".join(f"{a}.{b}" for a, b in arch.EMULATED)
+            raise UsageError(
+                f"the emulated device has no capability {capability[0]}.{capability[1]}",
+                fix=f"choose one of: {known}",
+            )
+        self.capability = capability
+        self.target = check_target(target, capability)
+        self.name = "emulated " + arch.get(capability).target
+        if self.target != capability:
+            self.name += f" running {arch.get(self.target).target} code"
+        self.reason = reason
+        self._kit, self._store = kit, store
+        self._machine: Any = Machine(
+            capability=capability, sanitize=sanitize, counters=counters, budget=budget
+        )
+        self._programs: dict[str, Any] = {}
+
+    def upload(self, host: NDArray[Any], name: str = "") -> DeviceArray:
+        """Copy a C-contiguous host array to the machine."""
+        check_host_array(host, name)
+        address = self._machine.alloc(host.nbytes, name=name)
+        self._machine.write(address, host.tobytes())
+        return DeviceArray(host.shape, host.dtype, address, name)
+
+    def empty(
+        self, shape: Sequence[int], dtype: np.dtype[Any], poison: int = POISONS[0], name: str = ""
+    ) -> DeviceArray:
+        """Allocate an output; reading it before writing is a fault."""
+        array = DeviceArray(tuple(shape), np.dtype(dtype), None, name)
+        address = self._machine.alloc(array.nbytes, name=name)
+        array = DeviceArray(array.shape, array.dtype, address, name)
+        self.refill(array, poison)
+        return array
+
+    def refill(self, array: DeviceArray, poison: int) -> None:
+        """Fill with ``poison`` again; it counts as unwritten."""
+        self._machine.fill(array.handle, array.nbytes, poison)
+
+    def download(self, array: DeviceArray) -> NDArray[Any]:
+        """Copy back to a new host array."""
+        raw = self._machine.read(array.handle, array.nbytes)
+        return np.frombuffer(bytearray(bytes(raw)), array.dtype).reshape(array.shape)
+
+    def free(self, *arrays: DeviceArray) -> None:
+        """Release memory; a broken guard zone is a fault."""
+        fault: FaultError | None = None
+        for array in arrays:
+            try:
+                self._machine.free(array.handle)
+            except FaultError as error:  # a broken guard zone: release the others all the same
+                fault = fault or error
+        if fault is not None:
+            raise fault
+
+    def build(self, request: Build, params: tuple[Param, ...]) -> Function:
+        """Compile for the target and parse the PTX."""
+        code = assembly.prepare(request, params, self.target, kit=self._kit, store=self._store)
+        if code.ptx not in self._programs:
+            self._programs[code.ptx] = self._machine.load(code.ptx)
+        return Function(
+            entry=code.label,
+            params=params,
+            handle=code,
+            build=request,
+            measure=lambda: code.resources,
+            ptx=code.ptx,
+        )
+
+    def synchronize(self) -> None:
+        """Launches have ended when they return."""
+
+    def _bind(
+        self, function: Function, plan: LaunchPlan, args: Sequence[Any]
+    ) -> Callable[[], LaunchReport]:
+        code: assembly.Code = function.handle
+        program = self._programs[code.ptx]
+        packed = packing.pack(function.params, args, lambda array: int(array.handle), code.abi)
+
+        def launch() -> LaunchReport:
+            report = self._machine.launch(
+                program, code.entry, plan.grid, plan.block, packed, shared_bytes=plan.shared_bytes
+            )
+            return LaunchReport(counters=report.counters, printed=report.printed)
+
+        return launch

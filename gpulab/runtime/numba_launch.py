@@ -1,0 +1,50 @@
+"""Numba's own launch on a card, of the cubin that the lab assembled.
+
+Numba compiles a kernel anew for the card, with contraction on and at link time. So that the card
+runs the very PTX that the emulated device runs, its compiled kernel is given our cubin in place of
+the one it would link; argument handling and launch are Numba's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpulab.registry import LaunchPlan
+from gpulab.runtime.numba_ptx import NumbaPtx
+
+
+class NumbaKernel:
+    """A Numba kernel for one signature, ready to launch.
+
+    Args:
+        compiled: the kernel's PTX, function and types.
+        cubin: the file of its cubin for this card.
+        stream: address of the stream to launch on.
+    """
+
+    def __init__(self, compiled: NumbaPtx, cubin: Path, stream: int) -> None:
+        self.cubin = cubin
+        self._cuda = importlib.import_module("numba.cuda")
+        numba_driver = importlib.import_module("numba.cuda.cudadrv.driver")
+        dispatcher = importlib.import_module("numba.cuda.dispatcher")
+        self._kernel = dispatcher._Kernel(compiled.function, compiled.types)
+        library = self._kernel._codelibrary
+        library._cubin_cache[library._ensure_cc(None)] = numba_driver.ObjectCode.from_cubin(
+            cubin.read_bytes(), name=compiled.entry
+        )
+        library._entry_name = compiled.entry
+        self._kernel.bind()
+        self._stream = numba_driver._to_core_stream(self._cuda.external_stream(stream))
+
+    def bind(self, plan: LaunchPlan, args: Sequence[Any]) -> Callable[[], None]:
+        """What launches these arguments: CuPy arrays, taken through
+        ``__cuda_array_interface__``, and numbers."""
+        values = [
+            self._cuda.as_cuda_array(a, sync=False) if hasattr(a, "__cuda_array_interface__") else a
+            for a in args
+        ]
+        launch, stream = self._kernel.launch, self._stream
+        return lambda: launch(values, plan.grid, plan.block, stream, plan.shared_bytes)
