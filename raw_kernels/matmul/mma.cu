@@ -1,0 +1,252 @@
+// C (m, n) = A (m, k) B (k, n), all row-major, on the tensor cores by mma.sync: one source for every operand
+// type and accumulator (ptx/mma.cuh), any m, n, k >= 1. C is float32, or int32 for s8.
+//
+// The idea: a block owns a tile of C and keeps it in registers, 64 x 64 a warp at best, because a large warp
+// tile reads the fewest bytes of shared memory per operation. Slabs of A and B stream through a ring of
+// stages in shared memory, filled asynchronously while earlier slabs are multiplied. Rows in shared memory
+// are XOR-swizzled in 16-byte chunks, so that neither the copies nor ldmatrix meet a bank twice, and fragments
+// of the next 32 bytes of k are read while the present ones are multiplied.
+// All tiles are measured in bytes along k, so one layout serves 8-, 16- and 32-bit operands.
+//
+// Sums run over k in ascending order, one accumulator an element. Slabs are zero-filled beyond k: a product of
+// zeros changes no accumulator. Rows whose pitch is no multiple of 16 bytes take narrower copies (same results).
+// Below sm_80 there is no cp.async: slabs pass through registers, two stages.
+//
+// Source: CUTLASS, "Efficient GEMM in CUDA" (tiles and stages); PTX ISA, "mma", "ldmatrix", "cp.async".
+#include "common/tile.cuh"
+#include "matmul/mma_feed.cuh"
+#include "ptx/mma.cuh"
+
+// One warp's operands for 32 bytes of k.
+template <class T>
+struct Fragments {
+    unsigned a[T::kMTiles][4];
+    unsigned b[T::kNTiles][2];
+};
+
+// Reads fragments of the warp's rows of A and columns of B. Which column of C the column g of an n-tile is, is
+// free as long as B and C agree: 16-bit operands take it as it comes; 8-bit ones interleave two n-tiles and
+// 32-bit ones four, since a lane gets neighbouring columns of a row of B together. See Columns.
+template <int kSize, class T>
+struct Reader {
+    static constexpr int kBRowBytes = T::kBlockN * kSize;
+    unsigned a_lane, b_lane;  // bytes from the start of a stage
+
+    Reader(int warp_row, int warp_column) {
+        const int lane = unknown(threadIdx.x) % 32, r = lane % 8, matrix = lane / 8;
+        const int a_row = warp_row + r + matrix % 2 * 8;
+        a_lane = a_row * T::kSlabBytes + ((matrix / 2 ^ swizzle_a<T>(a_row)) << 4);
+        int row, chunk = warp_column * kSize / 16;
+        if constexpr (kSize == 2) {  // matrices: k 0..7 and 8..15 of one chunk, then of the next
+            row = r + matrix % 2 * 8;
+            chunk += matrix / 2;
+        } else if constexpr (kSize == 1) {  // k 4t and 4t+1; 4t+2 and 4t+3; the same from 16 on
+            row = (r & 1) + (r >> 1) * 4 + matrix % 2 * 2 + matrix / 2 * 16;
+        } else {
+            row = lane % 4;
+            chunk += lane / 4;
+        }
+        b_lane = T::kABytes + row * kBRowBytes + ((chunk ^ swizzle_b<kSize>(row)) << 4);
+    }
+
+    void read(Fragments<T>& to, unsigned stage, int step) const {
+#pragma unroll
+        for (int i = 0; i < T::kMTiles; ++i) {
+            ptx::ldmatrix_x4(to.a[i], stage + (a_lane ^ step * 32) + i * 16 * T::kSlabBytes);
+        }
+        const unsigned rows = stage + step * (32 / kSize) * kBRowBytes;
+        if constexpr (kSize == 4) {
+#pragma unroll
+            for (int i = 0; i < T::kNTiles; i += 4) {
+#pragma unroll
+                for (int word = 0; word < 2; ++word) {
+                    const uint4 w = ptx::load_shared_16(rows + b_lane + i * 32 + word * 4 * kBRowBytes);
+                    to.b[i][word] = w.x, to.b[i + 1][word] = w.y, to.b[i + 2][word] = w.z, to.b[i + 3][word] = w.w;
+                }
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < T::kNTiles; i += 2) {
+                unsigned w[4];
+                ptx::ldmatrix_x4_trans(w, rows + (b_lane ^ i * 8 * kSize));
+                if constexpr (kSize == 2) {
+                    to.b[i][0] = w[0], to.b[i][1] = w[1], to.b[i + 1][0] = w[2], to.b[i + 1][1] = w[3];
+                } else {  // even bytes are column 2g, odd ones 2g + 1
+                    to.b[i][0] = ptx::permute_bytes<0x6420>(w[0], w[1]);
+                    to.b[i][1] = ptx::permute_bytes<0x6420>(w[2], w[3]);
+                    to.b[i + 1][0] = ptx::permute_bytes<0x7531>(w[0], w[1]);
+                    to.b[i + 1][1] = ptx::permute_bytes<0x7531>(w[2], w[3]);
+                }
+            }
+        }
+    }
+};
+
+// A lane's elements of C come in runs of neighbouring columns: element x of run `run` of a row is element e of
+// n-tile `tile`, and the run starts at column `column` of the warp's tile.
+template <int kSize>
+struct Columns {
+    static constexpr int kRun = kSize == 2 ? 2 : 4;
+    static int tile(int run, int x) {
+        return kSize == 2 ? run : kSize == 1 ? run * 2 + x % 2 : run / 2 * 4 + x;
+    }
+    static int e(int run, int x) { return kSize == 2 ? x : kSize == 1 ? x / 2 : run % 2; }
+    static int column(int run, int t) {
+        return kSize == 2 ? run * 8 + t * 2 : kSize == 1 ? run * 16 + t * 4 : run / 2 * 32 + t * 8 + run % 2 * 4;
+    }
+};
+
+// One aligned store of 8 or 16 bytes.
+inline void store_run(float* to, const float (&v)[2]) {
+    *reinterpret_cast<float2*>(to) = make_float2(v[0], v[1]);
+}
+inline void store_run(float* to, const float (&v)[4]) {
+    *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
+}
+inline void store_run(int* to, const int (&v)[4]) {
+    *reinterpret_cast<int4*>(to) = make_int4(v[0], v[1], v[2], v[3]);
+}
+
+template <class Atom, class T>
+struct Accumulator {
+    using Output = typename Atom::Output;
+    typename Atom::Register tiles[T::kMTiles][T::kNTiles][Atom::kRegisters];
+
+    void clear() {
+#pragma unroll
+        for (int i = 0; i < T::kMTiles; ++i)
+#pragma unroll
+            for (int j = 0; j < T::kNTiles; ++j)
+#pragma unroll
+                for (int r = 0; r < Atom::kRegisters; ++r) tiles[i][j][r] = 0;
+    }
+
+    // There and back along n, so that neighbouring instructions share an operand.
+    void add(const Fragments<T>& f) {
+#pragma unroll
+        for (int i = 0; i < T::kMTiles; ++i) {
+#pragma unroll
+            for (int back = 0; back < T::kNTiles; ++back) {
+                const int j = i % 2 == 0 ? back : T::kNTiles - 1 - back;
+                Atom::multiply(tiles[i][j], f.a[i], f.b[j]);
+            }
+        }
+    }
+
+    // Writes the warp's tile of C, whose first element is (row, column); kWhole: n is a multiple of a run.
+    template <bool kWhole>
+    void store(Output* c, int m, int n, int row, int column) const {
+        using Map = Columns<sizeof(typename Atom::Operand::Storage)>;
+        constexpr int kRun = Map::kRun;
+        const int lane = unknown(threadIdx.x) % 32;
+#pragma unroll
+        for (int i = 0; i < T::kMTiles * 2; ++i) {  // halves of m-tiles
+            const int r = row + i * 8 + lane / 4;
+            if (r >= m) continue;
+            Output* const to = c + static_cast<long long>(r) * n;
+#pragma unroll
+            for (int run = 0; run < T::kNTiles * 2 / kRun; ++run) {
+                const int first = column + Map::column(run, lane % 4);
+                Output values[kRun];
+#pragma unroll
+                for (int x = 0; x < kRun; ++x) {
+                    values[x] = Atom::value(tiles[i / 2][Map::tile(run, x)], i % 2, Map::e(run, x));
+                }
+                if constexpr (kWhole) {
+                    if (first < n) store_run(to + first, values);
+                } else {
+#pragma unroll
+                    for (int x = 0; x < kRun; ++x) {
+                        if (first + x < n) to[first + x] = values[x];
+                    }
+                }
+            }
+        }
+    }
+};
+
+// Where tile `tile` of C begins, in the grouped raster; a negative row behind the last.
+template <class T>
+TileIndex locate(const Problem& p, unsigned tile) {
+    const int m = unknown(p.m), n = unknown(p.n);
+    const int rows = (m - 1) / T::kBlockM + 1, columns = (n - 1) / T::kBlockN + 1;
+    if (tile >= static_cast<unsigned>(rows) * columns) return {-1, 0};
+    const TileIndex at = grouped_tile<T::kBand>(tile, rows, columns);
+    return {at.row * T::kBlockM, at.column * T::kBlockN};
+}
+
+// Aims at a tile of C and starts the copies of its first kStages - 1 slabs.
+template <class Feeder, class T>
+Feeder start(const Problem& p, unsigned shared, int row, int column) {
+    Feeder feed(p, row, column);
+#pragma unroll 1
+    for (int s = 0; s < T::kStages - 1; ++s, shared += T::kStageBytes) {
+#pragma unroll
+        for (int part = 0; part < Feeder::kParts; ++part) feed.fetch(shared, part);
+        if constexpr (!T::kAsync) feed.settle(shared);
+    }
+    return feed;
+}
+
+// kVector: n and k are multiples of 16 bytes, so every row starts on one; else any n and k.
+// Grid: any number of blocks (each takes every gridDim.x-th tile); block: T::kThreads;
+// dynamic shared memory: T::kStages * T::kStageBytes.
+template <class Atom, class T, bool kVector>
+__global__ void __launch_bounds__(T::kThreads)
+    matmul_mma(const typename Atom::Operand::Storage* a, const typename Atom::Operand::Storage* b,
+               typename Atom::Output* c, int m, int n, int k) {
+    extern __shared__ __align__(128) unsigned char ring[];
+    const unsigned shared = ptx::shared_address(ring);
+    const Problem p{reinterpret_cast<const char*>(a), reinterpret_cast<const char*>(b), m, n, k};
+    constexpr int kSize = sizeof(typename Atom::Operand::Storage);
+    using Feeder = Feed<kSize, T, kVector>;
+    const int slabs = (p.k - 1) / Feeder::kDepth + 1;
+    const unsigned end = shared + T::kStages * T::kStageBytes;
+    const int warp = unknown(threadIdx.x) / 32;
+    const int warp_row = warp / T::kWarpsN * T::kWarpM, warp_column = warp % T::kWarpsN * T::kWarpN;
+    const Reader<kSize, T> reader(warp_row, warp_column);
+    Fragments<T> fragments[2];
+    Accumulator<Atom, T> sum;
+
+    unsigned tile = blockIdx.x;
+    TileIndex at = locate<T>(p, tile);
+    if (at.row < 0) return;
+    Feeder feed = start<Feeder, T>(p, shared, at.row, at.column);
+    while (true) {
+        unsigned read = shared, write = end - T::kStageBytes;
+        sum.clear();
+        if constexpr (T::kAsync) feed.settle(write);
+        __syncthreads();
+        reader.read(fragments[0], read, 0);
+#pragma unroll 1
+        for (int slab = 0; slab < slabs; ++slab) {
+#pragma unroll
+            for (int step = 0; step < T::kSteps; ++step) {
+                if (step < T::kSteps - 1) {
+                    reader.read(fragments[(step + 1) % 2], read, step + 1);
+                    // Into the stage that was read one slab ago: the last barrier was behind that.
+                    feed.fetch(write, step);
+                } else {
+                    feed.settle(write);
+                    __syncthreads();
+                    write = write + T::kStageBytes == end ? shared : write + T::kStageBytes;
+                    // Behind the last slab there is none to read: read this one again, unused.
+                    if (slab + 1 < slabs) read = read + T::kStageBytes == end ? shared : read + T::kStageBytes;
+                    reader.read(fragments[0], read, 0);
+                }
+                sum.add(fragments[step % 2]);
+            }
+        }
+        // The next tile's copies fly while this tile is stored.
+        const TileIndex done = at;
+        tile += gridDim.x;
+        at = locate<T>(p, tile);
+        if (at.row >= 0) {
+            if constexpr (T::kAsync) ptx::cp_async_wait<0>();  // zeros beyond k
+            __syncthreads();
+            feed = start<Feeder, T>(p, shared, at.row, at.column);
+        }
+        sum.template store<kVector>(c, p.m, p.n, done.row + warp_row, done.column + warp_column);
+        if (at.row < 0) return;
+    }
+}

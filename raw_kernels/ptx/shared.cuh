@@ -1,0 +1,28 @@
+// Shared memory by its 32-bit address, 16 bytes at a time.
+// Source: PTX ISA, "ld", "st", "cvta".
+#pragma once
+
+namespace ptx {
+
+// The 32-bit address that shared-memory instructions take.
+inline unsigned shared_address(const void* pointer) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// The address is a multiple of 16 bytes.
+inline uint4 load_shared_16(unsigned shared) {
+    uint4 words;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "r"(shared)
+                 : "memory");
+    return words;
+}
+
+inline void store_shared_16(unsigned shared, uint4 words) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(words.x), "r"(words.y),
+                 "r"(words.z), "r"(words.w)
+                 : "memory");
+}
+
+}  // namespace ptx
