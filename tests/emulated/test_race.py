@@ -1,0 +1,285 @@
+"""What the race detector takes for a race, and how it tells it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gpulab.emulator.observe import Access, Allocation, Lanes, LaunchInfo, lanes_of
+from gpulab.emulator.race import RaceDetector
+from gpulab.errors import FaultError
+
+T, B = 64, 3
+LANE = np.arange(T, dtype=np.int64)[:, None]
+BASE = 1 << 20
+FULL = np.uint32([[0xFFFFFFFF]])
+
+
+class Watch:
+    """A detector with short words for events; line numbers count the events."""
+
+    def __init__(self, peek: bytes | None = None) -> None:
+        self.line, self.watcher = 0, RaceDetector()
+        memory = np.frombuffer((peek or b"").ljust(1024, b"\0"), np.uint8)
+
+        def look(
+            space: str, blocks: NDArray[np.int64], address: NDArray[np.int64], nbytes: int
+        ) -> NDArray[np.uint8]:
+            return memory[(address % BASE)[:, None] + np.arange(nbytes)]
+
+        self.watcher.begin(
+            LaunchInfo(
+                "k",
+                (B, 1, 1),
+                (16, 4, 1),
+                1024,
+                allocations=(Allocation(BASE, 1024, "c"),),
+                peek=look if peek is not None else None,
+            )
+        )
+        self.watcher.chunk(np.arange(B))
+
+    def lanes(self, threads: Sequence[int] | None, blocks: Sequence[int] | None = None) -> Lanes:
+        mask = np.zeros((T, B if blocks is not None else 1), np.bool_)
+        mask[list(range(T)) if threads is None else list(threads)] = True
+        if blocks is not None:
+            mask &= np.isin(np.arange(B), blocks)
+        return Lanes(T, np.arange(B), mask)
+
+    def do(
+        self,
+        kind: str,
+        address: NDArray[np.int64] | int,
+        threads: Sequence[int] | None = None,
+        *,
+        nbytes: int = 4,
+        blocks: Sequence[int] | None = None,
+        space: str = "shared",
+        opcode: str = "op",
+        **more: object,
+    ) -> None:
+        self.line += 1
+        where = np.broadcast_to(np.asarray(address, np.int64), (T, 1))
+        where = where + (BASE if space == "global" else 0)
+        lanes = self.lanes(threads, blocks)
+        self.watcher.access(
+            Access(space, kind, where, nbytes, lanes, opcode, ("k.cu", self.line), **more)
+        )
+
+    def barrier(self) -> None:
+        self.watcher.barrier(np.arange(B), None)
+
+    def syncwarp(
+        self, threads: Sequence[int] | None = None, members: NDArray[np.uint32] = FULL
+    ) -> None:
+        self.watcher.warp_sync(self.lanes(threads), members, "bar.warp.sync", None)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "hazard"),
+    [
+        ("store", "load", "read-after-write"),
+        ("load", "store", "write-after-read"),
+        ("store", "store", "write-after-write"),
+        ("store", "atomic", "atomic-after-write"),
+        ("atomic", "load", "read-after-atomic"),
+        ("load", "atomic", "atomic-after-read"),
+        ("atomic", "store", "write-after-atomic"),
+    ],
+)
+@pytest.mark.parametrize("space", ["shared", "global"])
+def test_a_pair_of_accesses(first: str, second: str, hazard: str, space: str) -> None:
+    watch = Watch()
+    watch.do(first, 8, [33], space=space, blocks=[1])
+    watch.barrier()
+    watch.do(second, 8, [2], space=space, blocks=[1])  # ordered: no race
+    watch = Watch()
+    watch.do(first, 8, [33], space=space, blocks=[1])
+    with pytest.raises(FaultError, match="race in k") as caught:
+        watch.do(second, 8, [2], space=space, blocks=[1])
+    told = caught.value.details
+    assert told["fault"] == "race"
+    assert (told["space"], told["hazard"]) == (space, hazard)
+    assert (told["file"], told["line"], told["other_file"], told["other_line"]) == (
+        "k.cu", 2, "k.cu", 1)  # fmt: skip
+    assert (told["thread"], told["other_thread"]) == ((2, 0, 0), (1, 2, 0))
+    assert told["block"] == told["other_block"] == (1, 0, 0)
+    assert caught.value.exit_code == 6
+
+
+def test_loads_and_atomics_among_themselves() -> None:
+    watch = Watch()
+    for kind, address in (("load", 0), ("load", 0), ("atomic", 64), ("atomic", 64)):
+        watch.do(kind, address)
+        watch.do(kind, address, space="global")
+
+
+def test_own_accesses_never_race() -> None:
+    watch = Watch()
+    for kind in ("store", "load", "store", "atomic", "store", "load"):
+        watch.do(kind, 4 * LANE)
+
+
+def test_blocks_have_shared_memory_of_their_own() -> None:
+    watch = Watch()
+    watch.do("store", 0, [0])
+    watch.watcher.chunk(np.arange(B, 2 * B))
+    watch.do("load", 0, [5])  # the next blocks' memory is another
+
+
+def test_global_memory_between_blocks() -> None:
+    watch = Watch()
+    watch.do("store", 16, [3], space="global", blocks=[0])
+    watch.barrier()  # barriers order nothing between blocks
+    with pytest.raises(FaultError) as caught:
+        watch.do("load", 16, [3], space="global", blocks=[2])
+    told = caught.value.details
+    assert (told["block"], told["other_block"]) == ((2, 0, 0), (0, 0, 0))
+    assert (told["buffer"], told["address"]) == ("c", BASE + 16)
+    assert "byte 16 of c" in caught.value.message
+    assert "two blocks" in caught.value.message
+
+
+def test_global_memory_between_chunks_of_blocks() -> None:
+    watch = Watch()
+    watch.do("load", 16, [3], space="global", blocks=[0])
+    watch.watcher.chunk(np.arange(B, 2 * B))
+    lanes = lanes_of(T, [3], [B])
+    with pytest.raises(FaultError, match="race"):
+        watch.watcher.access(
+            Access("global", "store", np.int64([[BASE + 16]]), 4, lanes, "st", None)
+        )
+
+
+def test_all_blocks_storing_to_one_place_race_in_one_instruction() -> None:
+    with pytest.raises(FaultError) as caught:
+        Watch().do("store", 0, [0], space="global")
+    assert caught.value.details["line"] == caught.value.details["other_line"] == 1
+
+
+def test_fence_and_atomic_publish_to_later_atomics() -> None:
+    def last_block_reads(fence: bool) -> None:
+        watch = Watch()
+        watch.do("store", 64, [0], space="global", blocks=[0])
+        if fence:
+            watch.watcher.fence(watch.lanes([0], [0]), "gpu", None)
+        watch.do("atomic", 0, [0], space="global", blocks=[0])
+        watch.do("atomic", 0, [0], space="global", blocks=[1])
+        watch.do("load", 64, [7], space="global", blocks=[1])
+
+    last_block_reads(fence=True)
+    with pytest.raises(FaultError, match="race"):
+        last_block_reads(fence=False)
+
+
+def test_a_fence_covers_only_what_came_before_it() -> None:
+    watch = Watch()
+    watch.watcher.fence(watch.lanes([0], [0]), "gpu", None)
+    watch.do("store", 64, [0], space="global", blocks=[0])
+    watch.do("atomic", 0, [0], space="global", blocks=[0])
+    watch.do("atomic", 0, [0], space="global", blocks=[1])
+    with pytest.raises(FaultError, match="race"):
+        watch.do("load", 64, [7], space="global", blocks=[1])
+
+
+def test_release_and_acquire_need_no_fence() -> None:
+    watch = Watch()
+    watch.do("store", 64, [0], space="global", blocks=[0])
+    watch.do("store", 0, [0], space="global", blocks=[0], order="release")
+    watch.do("load", 0, [0], space="global", blocks=[1], order="acquire")
+    watch.do("load", 64, [0], space="global", blocks=[1])
+
+
+def test_syncwarp_orders_a_warp_and_nothing_else() -> None:
+    watch = Watch()
+    watch.do("store", 4 * LANE)
+    watch.syncwarp()
+    watch.do("load", 4 * (LANE ^ 1))  # neighbours in the warp: ordered
+    with pytest.raises(FaultError, match="no barrier"):
+        watch.do("load", 4 * (LANE ^ 32))  # the other warp's
+
+
+def test_running_in_step_orders_nothing() -> None:
+    watch = Watch()
+    watch.do("store", 4 * LANE)
+    with pytest.raises(FaultError) as caught:
+        watch.do("load", 4 * (LANE ^ 1))
+    assert "__syncwarp()" in str(caught.value.fix)
+
+
+def test_member_masks() -> None:
+    low = np.uint32([[0x0000FFFF]])
+    watch = Watch()
+    watch.do("store", 0, [0])
+    watch.do("store", 128, [20])
+    watch.syncwarp(range(16), low)
+    watch.do("load", 0, [15])
+    with pytest.raises(FaultError):
+        watch.do("load", 0, [16])
+    with pytest.raises(FaultError):
+        watch.do("load", 128, [15])
+
+
+def test_meetings_carry_on_what_members_knew() -> None:
+    watch = Watch()
+    watch.do("store", 0, [0])
+    watch.syncwarp([0, 1], np.uint32([[0b11]]))
+    watch.syncwarp([1, 2], np.uint32([[0b110]]))
+    watch.do("load", 0, [2])
+    with pytest.raises(FaultError):
+        watch.do("load", 0, [3])
+
+
+def test_a_warp_whose_other_lanes_have_left() -> None:
+    watch = Watch()
+    watch.do("store", 4 * LANE, range(10))
+    watch.syncwarp(range(10))  # full mask, ten lanes still there
+    watch.do("load", 4 * (LANE ^ 1), range(10))
+
+
+def test_a_named_barrier_of_some_warps() -> None:
+    watch = Watch()
+    watch.do("store", 0, [0])
+    watch.watcher.barrier(np.arange(B), None, watch.lanes(range(32)))
+    watch.do("load", 0, [31])
+    with pytest.raises(FaultError):
+        watch.do("load", 0, [32])
+
+
+def test_a_reader_between_two_others_is_not_lost() -> None:
+    for reader in (5, 40, 63):
+        watch = Watch()
+        watch.do("load", 0, [0, reader, 63])
+        with pytest.raises(FaultError) as caught:
+            watch.do("store", 0, [0])
+        assert caught.value.details["other_thread"] == (15, 3, 0)
+
+
+def test_old_readers_make_room_for_new_ones() -> None:
+    watch = Watch()
+    watch.do("load", 0, [3, 9])
+    watch.syncwarp()
+    watch.do("load", 0, [7])
+    with pytest.raises(FaultError) as caught:
+        watch.do("store", 0, [5])
+    assert caught.value.details["other_thread"] == (7, 0, 0)
+
+
+@pytest.mark.parametrize(("nbytes", "threads"), [(1, 16), (2, 8), (4, 4), (8, 2)])
+def test_neighbours_in_one_word_do_not_race(nbytes: int, threads: int) -> None:
+    watch = Watch()
+    watch.do("store", 0, [60], nbytes=16)
+    watch.barrier()
+    watch.do("store", nbytes * LANE, range(threads), nbytes=nbytes)
+    watch.do("load", nbytes * LANE, range(threads), nbytes=nbytes)
+    with pytest.raises(FaultError):
+        watch.do("load", 0, [60], nbytes=16)
+
+
+def test_vector_accesses_overlap_narrow_ones() -> None:
+    watch = Watch()
+    watch.do("load", 12, [1])
+    with pytest.raises(FaultError) as caught:
+        watch.do("store", 0, [2], nbytes=16)
+    assert caught.value.details["address"] == 12
