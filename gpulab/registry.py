@@ -135,7 +135,8 @@ class KernelSpec:
         order: place in the ladder; lower is simpler.
         variants: its rows.
         params: the device function's parameter list for a variant.
-        build: what to compile for (variant, capability); None for a library row.
+        build: what to compile for (variant, capability, dims), so that an instantiation may follow
+            from alignment; None for a library row.
         plan: launch shape for (variant, capability, dims).
         supports: the reason why (variant, capability, dims) cannot run, or None.
         run: library rows only: ``run(variant, arrays)`` with CuPy arrays by param name.
@@ -150,7 +151,7 @@ class KernelSpec:
     order: int
     variants: tuple[Variant, ...]
     params: Callable[[Variant], tuple[Param, ...]]
-    build: Callable[[Variant, Capability], RawBuild | NumbaBuild] | None = None
+    build: Callable[[Variant, Capability, Dims], RawBuild | NumbaBuild] | None = None
     plan: Callable[[Variant, Capability, Dims], LaunchPlan] | None = None
     supports: Callable[[Variant, Capability, Dims], str | None] = _any_dims
     run: Callable[[Variant, Mapping[str, Any]], None] | None = None
