@@ -23,14 +23,12 @@ class Path:
         family: ``mma.sync``, ``wgmma`` or ``tcgen05``.
         instruction: its name, in the spelling of ``gpulab.numerics.tensorcore`` where that
             models it.
-        emulated: capabilities on which it is carried out through another format's instruction.
     """
 
     first: Capability
     last: Capability | None
     family: Family
     instruction: str
-    emulated: tuple[Capability, ...] = ()
 
     @property
     def target(self) -> str:
@@ -79,10 +77,9 @@ def tcgen05(kind: str) -> Path:
 
 
 def fp8(ptx: str) -> tuple[Path, ...]:
-    """Both fp8 types: native on Ada; by ``mma.sync`` widened to fp16 on sm_90 and sm_100."""
-    name = f"mma.sync.m16n8k32.f32.{ptx}.{ptx}.f32"
-    native = wgmma(f"m64n8k32.f32.{ptx}.{ptx}")
-    return Path((8, 9), None, "mma.sync", name, ((9, 0), (10, 0))), native, tcgen05("f8f6f4")
+    """Both fp8 types, from Ada on (how sm_90 and sm_100 carry it out: ``numerics.tensorcore``)."""
+    names = f"m16n8k32.f32.{ptx}.{ptx}.f32", f"m64n8k32.f32.{ptx}.{ptx}"
+    return mma((8, 9), names[0]), wgmma(names[1]), tcgen05("f8f6f4")
 
 
 def narrow(ptx: str) -> tuple[Path, ...]:

@@ -103,13 +103,15 @@ def _line(
     paths = [p for p in (path, wgmma) if p is not None]
     every = [row.path(p.family, capability) for p in paths for row in rows]
     reason = f"mma.sync has it from {first.paths[0].target}"
-    if capability in path.emulated:
+    model = _model(path, capability)
+    through_fp16 = model is not None and model.route == "through_fp16"
+    if through_fp16:
         reason += (
             f"; {_sm(capability)} emulates mma.sync {name} through fp16 (operands widened, two "
             "fp16 blocks)"
         )
     if wgmma is not None:
-        native = "native " if capability in path.emulated else ""
+        native = "native " if through_fp16 else ""
         reason += f"; {native}wgmma on {wgmma.target}"
     elif first.path("tcgen05", capability) is not None:
         reason += "; tcgen05.mma has it too, which the lab does not run"
@@ -149,9 +151,9 @@ def accumulators(paths: list[Path], capability: Capability) -> tuple[str, ...]:
 
 
 def _accumulator(path: Path, capability: Capability) -> str:
-    if capability not in tensorcore.CAPABILITIES:
+    model = _model(path, capability)
+    if model is None:
         return f"accumulator width of {_sm(capability)} is not known"
-    model = tensorcore.model(path.instruction, capability)
     block = f"blocks of {model.block} products cut to {model.fraction_bits} fraction bits"
     if model.route == "through_fp16":
         text = f"fp32 accumulator (fp16 {block}; C added once, rounded to nearest)"
@@ -162,6 +164,12 @@ def _accumulator(path: Path, capability: Capability) -> str:
         text = f"fp32 accumulator (truncated; {block})"
     known = model.note.startswith(model.verified)
     return f"{text} [{model.note if known else f'{model.verified}: {model.note}'}]"
+
+
+def _model(path: Path, capability: Capability) -> tensorcore.DotModel | None:
+    if capability not in tensorcore.CAPABILITIES:
+        return None
+    return tensorcore.model(path.instruction, capability)
 
 
 def _sm(capability: Capability) -> str:

@@ -156,6 +156,15 @@ def run_probes(device: Device, formats: tuple[str, ...]) -> dict[str, ProbeResul
     return results
 
 
+def build_request(row: Format, path: Path) -> RawBuild:
+    """The probe kernel for one instruction."""
+    return RawBuild(
+        source="probe/formats.cu",
+        entry=f"formats_probe<ptx::{row.ptx}, {path.k}>",
+        feature_target=path.target.endswith("a"),
+    )
+
+
 def _on_device(device: Device, row: Format, path: Path) -> Multiply:
     params = (
         Param("a", "in", row.name, ("m", "k")),
@@ -163,12 +172,7 @@ def _on_device(device: Device, row: Format, path: Path) -> Multiply:
         Param("c", "in", "fp32", ("m", "n")),
         Param("d", "out", "fp32", ("m", "n")),
     )
-    request = RawBuild(
-        source="probe/formats.cu",
-        entry=f"formats_probe<ptx::{row.ptx}, {path.k}>",
-        feature_target="kind::" in path.instruction,
-    )
-    function = device.build(request, params)
+    function = device.build(build_request(row, path), params)
 
     def multiply(a: NDArray[Any], b: NDArray[Any], c: NDArray[np.float32]) -> NDArray[np.float32]:
         operands = {"a": _contained(row, a), "b": _contained(row, b.T), "c": c}

@@ -235,7 +235,9 @@ def test_hopper_says_that_fp8_mma_sync_goes_through_fp16():
     line = line_of("fp8", (9, 0))
     assert "sm_90 emulates mma.sync fp8 through fp16" in line.reason
     assert "native wgmma" in line.reason
-    assert "fp16" not in line_of("fp8", (8, 9)).reason
+    assert "sm_100 emulates mma.sync fp8 through fp16" in line_of("fp8", (10, 0)).reason
+    for native in ((8, 9), (12, 0)):
+        assert "fp16" not in line_of("fp8", native).reason
     assert "emulates" not in line_of("fp16", (9, 0)).reason
 
 

@@ -8,7 +8,8 @@ import pytest
 from gpulab.formats import decode, get
 from gpulab.numerics import tensorcore
 from gpulab.report.capability import PROBED
-from gpulab.report.probe import compare, depth, exact_operands, random_operands
+from gpulab.report.probe import build_request, compare, depth, exact_operands, random_operands
+from gpulab.runtime import nvrtc
 
 CASES = [
     (name, capability)
@@ -117,3 +118,17 @@ def test_operands(name):
     a, b, c = random_operands(row)
     assert np.isfinite(decode(row, a)).all()
     assert c.dtype == np.float32
+
+
+@pytest.mark.parametrize(("name", "capability"), CASES)
+def test_the_probe_kernel_compiles_to_the_named_instruction(name, capability):
+    row = get(name)
+    path = row.path("mma.sync", capability)
+    request = build_request(row, path)
+    made = nvrtc.compile_cubin(
+        request.source, request.entry, capability, feature_target=request.feature_target
+    )
+    assert made.cubin
+    parts = path.instruction.replace("mma.sync.", "mma.sync.aligned.")
+    shape, types = parts.split(path.shape)
+    assert f"{shape}{path.shape}.row.col{types} " in made.ptx
