@@ -91,7 +91,7 @@ def _supports(variant: Variant, capability: Capability, dims: Dims) -> str | Non
     return None
 
 
-def _build(variant: Variant, capability: Capability) -> RawBuild:
+def _build(variant: Variant, capability: Capability, dims: Dims) -> RawBuild:
     arguments = ", ".join(str(value) for value in astuple(tile(capability)))
     return RawBuild("matmul/blocked.cu", f"matmul_blocked<{arguments}>")
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpulab.formats import storage_dtype
 from gpulab.kernels.matmul.simt import TILE, VARIANTS, params, plan, supports
-from gpulab.registry import Capability, KernelSpec, NumbaBuild, Variant, register
+from gpulab.registry import Capability, Dims, KernelSpec, NumbaBuild, Variant, register
 
 Function = Callable[..., Any]
 
@@ -63,28 +63,13 @@ def _decoders() -> dict[str, Function]:
 
 def _multiply_adds() -> dict[str, Function]:
     """The fused multiply-add of each accumulator."""
-    from llvmlite import ir
     from numba import cuda
-    from numba.cuda.extending import intrinsic
-    from numba.cuda.types import float16
-
-    # Numba's own fp16 fma calls a function that is linked in on a card only.
-    @intrinsic  # type: ignore[untyped-decorator]
-    def fma_f16(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            half = ir.IntType(16)
-            kind = ir.FunctionType(half, [half, half, half])
-            return builder.call(
-                ir.InlineAsm(kind, "fma.rn.f16 $0, $1, $2, $3;", "=h,h,h,h"), arguments
-            )
-
-        return float16(float16, float16, float16), emit
 
     def fp32(a: Any, b: Any, c: Any) -> Any:
         return cuda.fma(a, b, c)
 
     def fp16(a: Any, b: Any, c: Any) -> Any:
-        return fma_f16(a, b, c)
+        return cuda.fp16.hfma(a, b, c)
 
     return {"fp32": fp32, "fp16": fp16}
 
@@ -137,7 +122,7 @@ def _make(variant: Variant) -> Function:
     return matmul_simt
 
 
-def _build(variant: Variant, capability: Capability) -> NumbaBuild:
+def _build(variant: Variant, capability: Capability, dims: Dims) -> NumbaBuild:
     key = f"matmul_simt_{variant.format}_{variant.accumulator}_{TILE}"
     return NumbaBuild(partial(_make, variant), key)
 

@@ -61,7 +61,7 @@ def supports(variant: Variant, capability: Capability, dims: Dims) -> str | None
     return None
 
 
-def _build(variant: Variant, capability: Capability) -> RawBuild:
+def _build(variant: Variant, capability: Capability, dims: Dims) -> RawBuild:
     stored, sum_, out = (get(f).cpp for f in (variant.format, variant.accumulator, variant.output))
     return RawBuild("matmul/simt.cu", f"matmul_simt<{stored}, {sum_}, {out}, {TILE}>")
 
