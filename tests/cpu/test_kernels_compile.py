@@ -1,0 +1,125 @@
+"""Every raw kernel of the registry compiles for every capability, without spilling a register.
+
+The figures are read from what ptxas says about the compiled object, for each row and each
+capability that may run it; a kernel added to the registry is covered without a change here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpulab import arch, registry
+from gpulab.registry import Capability, Case, LaunchPlan, RawBuild, Variant
+from gpulab.runtime import assembly
+from gpulab.runtime.resources import Resources
+
+OPS = sorted({spec.op for spec in registry.specs()})
+ROWS = [
+    (case, capability)
+    for op in OPS
+    for case in registry.cases(op)
+    if case.spec.backend == "raw"
+    for capability in arch.EMULATED
+    if capability >= case.variant.min_capability
+]
+
+
+def _name(row: tuple[Case, Capability]) -> str:
+    case, capability = row
+    return f"{case.spec.op}-{case.label}-sm_{capability[0]}{capability[1]}".replace(" ", "")
+
+
+def _plan(case: Case, capability: Capability) -> LaunchPlan:
+    names = {p.name for p in case.spec.params(case.variant) if p.role == "dim"}
+    assert case.spec.plan is not None
+    return case.spec.plan(case.variant, capability, dict.fromkeys(names, 64))
+
+
+def findings(used: Resources, plan: LaunchPlan, row: arch.Arch) -> list[str]:
+    """What keeps a compiled kernel from running well, or at all, with this launch shape."""
+    found = list(used.warnings)
+    threads = plan.block[0] * plan.block[1] * plan.block[2]
+    if used.spill_bytes or used.stack_bytes:
+        found.append(f"{used.spill_bytes} bytes spilled, {used.stack_bytes} bytes of stack")
+    if used.registers * threads > row.registers_per_sm:
+        found.append(f"{used.registers} registers x {threads} threads exceed an SM's")
+    if used.max_threads_per_block is not None and threads > used.max_threads_per_block:
+        found.append(f"{threads} threads, bounded to {used.max_threads_per_block}")
+    shared = used.shared_bytes + plan.shared_bytes
+    if shared > row.shared_per_block_bytes:
+        found.append(f"{shared} bytes of shared memory, {row.shared_per_block_bytes} allowed")
+    return found
+
+
+@pytest.mark.parametrize("row", ROWS, ids=_name)
+def test_compiles_without_spills_within_the_capabilitys_limits(
+    row: tuple[Case, Capability],
+) -> None:
+    case, capability = row
+    spec, variant = case.spec, case.variant
+    assert spec.build is not None
+    code = assembly.prepare(spec.build(variant, capability, {"m": 64, "n": 64, "k": 64}), spec.params(variant), capability)
+    assert f".entry {code.entry}(" in code.ptx
+    assert code.cubin_path is not None
+    assert code.cubin_path.stat().st_size > 0
+    assert code.resources is not None
+    assert findings(code.resources, _plan(case, capability), arch.get(capability)) == []
+
+
+def test_the_registry_has_raw_matmul_rows_for_every_capability() -> None:
+    compiled = {(c.spec.name, capability) for c, capability in ROWS if c.spec.op == "matmul"}
+    for capability in arch.EMULATED:
+        assert {("simt", capability), ("blocked", capability)} <= compiled
+
+
+def test_a_kernel_that_spills_is_found() -> None:
+    # 256 threads of 8 x 16 results, four blocks an SM: 64 registers for 128 results.
+    crowded = RawBuild("matmul/blocked.cu", "matmul_blocked<256, 128, 16, 4, 2, 8, 16, 3, 4>")
+    case = next(registry.cases("matmul", kernel="blocked"))
+    code = assembly.prepare(crowded, case.spec.params(case.variant), (9, 0))
+    assert code.resources is not None
+    found = findings(code.resources, _plan(case, (9, 0)), arch.get((9, 0)))
+    assert any("spilled" in each for each in found)
+
+
+FINE = Resources(
+    registers=64,
+    stack_bytes=0,
+    spill_store_bytes=0,
+    spill_load_bytes=0,
+    shared_bytes=1024,
+    barriers=1,
+    max_threads_per_block=256,
+)
+
+
+@pytest.mark.parametrize(
+    ("used", "plan", "word"),
+    [
+        (replace(FINE, stack_bytes=8), LaunchPlan((1, 1, 1), (256, 1, 1)), "stack"),
+        (replace(FINE, registers=255), LaunchPlan((1, 1, 1), (512, 1, 1)), "registers"),
+        (FINE, LaunchPlan((1, 1, 1), (16, 17, 1)), "threads"),
+        (FINE, LaunchPlan((1, 1, 1), (256, 1, 1), 64 * 1024), "shared memory"),
+        (replace(FINE, warnings=("(C7510) serialised",)), LaunchPlan((1,) * 3, (32, 1, 1)), "C75"),
+    ],
+)
+def test_each_limit_is_checked(used: Resources, plan: LaunchPlan, word: str) -> None:
+    assert findings(FINE, LaunchPlan((1, 1, 1), (256, 1, 1), 1024), arch.get((7, 5))) == []
+    assert any(word in each for each in findings(used, plan, arch.get((7, 5))))
+
+
+def test_variants_of_one_kernel_are_told_apart() -> None:
+    """A row's build must depend on its formats: no two rows of a kernel compile to one entry."""
+    for op in OPS:
+        entries: dict[tuple[str, Capability, str], Variant] = {}
+        for case, capability in ROWS:
+            if case.spec.op != op:
+                continue
+            assert case.spec.build is not None
+            build = case.spec.build(case.variant, capability, {"m": 64, "n": 64, "k": 64})
+            assert isinstance(build, RawBuild)
+            key = (build.source, capability, build.entry + str(build.defines))
+            assert key not in entries, f"{case.label} compiles to the entry of {entries[key]}"
+            entries[key] = case.variant
