@@ -119,7 +119,7 @@ def _prove(device: Device, as_json: bool) -> int:
 
     where = device.capability
     lines = capability_report(where, run_probes(device, PROBED))
-    name = f"{device.name}, {device.kind}"
+    name = device.name if device.kind in device.name else f"{device.name}, {device.kind}"
     _show(as_json, (x.to_json(where) for x in lines), capability_table(lines, where, name))
     return _exit_code(lines)
 

@@ -115,6 +115,10 @@ def _line(
         reason += f"; {native}wgmma on {wgmma.target}"
     elif first.path("tcgen05", capability) is not None:
         reason += "; tcgen05.mma has it too, which the lab does not run"
+    if first.container_shift:
+        reason += (
+            f"; operands are 32-bit registers whose low {first.container_shift} bits are ignored"
+        )
     proof = tuple(executed[row.name] for row in rows if row.name in executed)
     return Line(
         name,

@@ -10,13 +10,14 @@ from rich.console import Console
 
 from gpulab import arch
 from gpulab.cli import main
-from gpulab.errors import UsageError
+from gpulab.errors import DeviceMissingError, UsageError
 from gpulab.formats import FORMATS
-from gpulab.report import render
+from gpulab.report import probe, render
 from gpulab.report.capability import FAMILIES, capability_report
 from gpulab.report.formats import format_records, parse_value, relative_error, value_records
 from gpulab.report.markdown import formats_markdown
 from gpulab.report.probe import ProbeResult
+from gpulab.runtime import select
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -262,6 +263,10 @@ def test_accumulator_width(name, capability, words):
     assert all(word in text for word in words), text
 
 
+def test_tf32_operands_are_truncated_by_the_hardware():
+    assert "low 13 bits are ignored" in line_of("tf32", (8, 0)).reason
+
+
 def test_hopper_fp8_has_two_accumulators():
     by_warp, by_group = line_of("fp8", (9, 0)).accumulator
     assert by_warp.startswith("mma.sync: fp32 accumulator")
@@ -355,3 +360,58 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(arguments, words):
     again = run(*arguments, "--json")
     assert again.exit_code == 2
     assert json.loads(again.stdout)["error"]["exit_code"] == 2
+
+
+class FakeCard:
+    """Stands for an opened card; ``answers`` are its probe results."""
+
+    kind = "cuda"
+    name = "a card"
+    capability = (8, 9)
+
+
+def with_card(monkeypatch, **states):
+    monkeypatch.setattr(select, "open_device", lambda *a, **k: FakeCard())
+    names = ("fp16", "bf16", "tf32", "e4m3", "e5m2")
+    answers = {n: result(n, states.get(n, "executed")) for n in names}
+    monkeypatch.setattr(probe, "run_probes", lambda device, formats: answers)
+
+
+def test_without_a_card_the_table_comes_with_a_hint(monkeypatch):
+    def none(*a, **k):
+        raise DeviceMissingError("no driver")
+
+    monkeypatch.setattr(select, "open_device", none)
+    done = run()
+    assert done.exit_code == 0
+    assert "mxfp8" in done.stdout
+    assert "No card to report on: no driver" in done.stderr
+    as_json = run("--json")
+    assert len(as_json.stdout.splitlines()) == len(FORMATS)
+
+
+def test_a_missing_card_that_was_asked_for_is_exit_code_7(monkeypatch):
+    def none(*a, **k):
+        raise DeviceMissingError("no driver")
+
+    monkeypatch.setattr(select, "open_device", none)
+    assert run("--device", "cuda").exit_code == 7
+
+
+def test_on_a_card_the_yes_is_executed(monkeypatch):
+    with_card(monkeypatch)
+    done = run()
+    assert done.exit_code == 0
+    assert done.stdout.count("yes, executed") == 4
+    assert "a card, cuda" in done.stdout
+    lines = [json.loads(x) for x in run("--device", "cuda", "--json").stdout.splitlines()]
+    assert [x["status"] for x in lines] == ["executed"] * 4 + ["table"]
+    assert lines[0]["proof"][0]["status"] == "executed"
+
+
+@pytest.mark.parametrize(("status", "code"), [("mismatch", 1), ("not run", 3)])
+def test_a_yes_that_is_not_proven_is_no_success(monkeypatch, status, code):
+    with_card(monkeypatch, e5m2=status)
+    done = run("--device", "cuda")
+    assert done.exit_code == code
+    assert f"yes, {status}" in done.stdout
