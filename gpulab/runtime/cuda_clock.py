@@ -1,0 +1,95 @@
+"""A card as ``timing`` sees it: events, graphs and the L2 flush, on the device's stream."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpulab.errors import GpulabError, UsageError
+from gpulab.runtime import cuda_errors, telemetry
+from gpulab.runtime.cuda import CudaDevice
+from gpulab.runtime.device import Device
+from gpulab.runtime.telemetry import Telemetry
+from gpulab.runtime.timing import CaptureError
+
+_BYTE = np.dtype(np.uint8)
+_UNKNOWN_L2 = 64 << 20  # a card that does not tell its L2: larger than any of its generation
+
+
+class CudaClock:
+    """See ``timing.Clock``.
+
+    Args:
+        device: the card.
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device = device
+        cuda = device.cupy.cuda
+        card = cuda.Device(device.connection.card.index)
+        self.l2_bytes = int(card.attributes.get("L2CacheSize", 0)) or _UNKNOWN_L2
+        self.flush_bytes = 2 * self.l2_bytes
+        self._buffer: Any = device.empty((self.flush_bytes,), _BYTE, 0, "L2 flush").handle
+        self._read = telemetry.reader(str(card.pci_bus_id))
+        self._pattern = 0
+
+    def flush(self) -> None:
+        """Queue overwriting twice the L2, each time with another byte."""
+        self._pattern = (self._pattern + 1) % 256
+        self._buffer.data.memset_async(self._pattern, self.flush_bytes, self.device.stream)
+
+    def record(self) -> Any:
+        """Queue an event on the device's stream."""
+        event = self.device.cupy.cuda.Event()
+        event.record(self.device.stream)
+        return event
+
+    def elapsed_ms(self, start: Any, stop: Any) -> float:
+        """Milliseconds between two events."""
+        return float(self.device.cupy.cuda.get_elapsed_time(start, stop))
+
+    def synchronize(self) -> None:
+        """Wait for the whole device."""
+        self.device.synchronize()
+
+    def capture(self, body: Callable[[], None]) -> Callable[[], None]:
+        """Capture the device's stream while ``body`` runs."""
+        stream = self.device.stream
+        stream.begin_capture()
+        try:
+            body()
+        except (GpulabError, RuntimeError) as error:
+            with contextlib.suppress(RuntimeError):  # ends the capture; its graph is void
+                stream.end_capture()
+            raise CaptureError(str(error)) from None
+        try:
+            graph = stream.end_capture()
+            graph.upload(stream)
+        except RuntimeError as error:
+            if cuda_errors.kills_context(cuda_errors.status(error) or 0):
+                raise cuda_errors.translate(error, "capturing a graph") from None
+            raise CaptureError(str(error)) from None
+        return lambda: graph.launch(stream)
+
+    def telemetry(self) -> Telemetry:
+        """Clocks and power now."""
+        return self._read()
+
+    def host_ms(self) -> float:
+        """The host's performance counter."""
+        return time.perf_counter() * 1e3
+
+
+def clock_of(device: Device) -> CudaClock:
+    """The clock of a card.
+
+    Raises:
+        UsageError: the emulated device has no time that would be a GPU's.
+    """
+    if not isinstance(device, CudaDevice):
+        raise UsageError(f"{device.name} has no GPU time: it counts work instead", fix="--counters")
+    return CudaClock(device)

@@ -1,0 +1,287 @@
+"""How long a kernel takes on a card: event pairs, a flushed L2, fresh inputs, verified outputs.
+
+For each run, in this order on one stream: the output is filled with poison; a buffer of at least
+twice the L2 is overwritten, often enough to keep the card busy until the host has queued what
+follows (so that no launch latency falls between the events); an event, the kernel, an event. Then
+the whole device is waited for, which counts work on other streams too, and the output of the
+timed run is verified. Copies are never inside the events.
+
+A kernel under 50 us is timed as a graph of many launches that rotate over the input sets (or, if
+it cannot be captured, as that many launches behind a backlog), and the window is divided by their
+number. Variants are interleaved, A B A B, so that a drift of the clocks meets all of them.
+
+Nothing here imports CuPy: a ``Clock`` is what a card offers, and the tests offer a fake one.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+from gpulab.errors import UsageError
+from gpulab.runtime.summary import Summary, summarize
+from gpulab.runtime.telemetry import Telemetry
+
+GRAPH_BELOW_MS = 0.050
+WINDOW_MS = 0.5
+"""Length a window of many launches aims at: the resolution of an event is about half a us."""
+MIN_LAUNCHES, MAX_LAUNCHES = 10, 500
+MAX_BACKLOG = 256
+_PILOTS = 3
+
+
+class Clock(Protocol):
+    """What timing needs of a card; every call but ``synchronize`` only queues work."""
+
+    l2_bytes: int
+    flush_bytes: int
+
+    def flush(self) -> None:
+        """Overwrite a buffer of ``flush_bytes``."""
+
+    def record(self) -> Any:
+        """Queue an event."""
+
+    def elapsed_ms(self, start: Any, stop: Any) -> float:
+        """Milliseconds between two events that have passed."""
+
+    def synchronize(self) -> None:
+        """Wait for the whole device."""
+
+    def capture(self, body: Callable[[], None]) -> Callable[[], None]:
+        """Record what ``body`` queues as a graph; what is returned replays it.
+
+        Raises:
+            CaptureError: something in it cannot be captured.
+        """
+
+    def telemetry(self) -> Telemetry:
+        """Clocks and power now."""
+
+    def host_ms(self) -> float:
+        """A monotonic host clock."""
+
+
+class CaptureError(Exception):
+    """Work that cannot be made a graph, and why."""
+
+
+def _nothing(_: int) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel bound to several sets of inputs and outputs.
+
+    Args:
+        launch: queue one run on set i.
+        sets: how many there are.
+        set_bytes: bytes of inputs and outputs of one set.
+        refill: queue filling the output of set i with poison.
+        verify: look at the output of set i after it was timed; the reason why it is wrong, or None.
+    """
+
+    launch: Callable[[int], object]
+    sets: int
+    set_bytes: int
+    refill: Callable[[int], object] = _nothing
+    verify: Callable[[int], str | None] = _nothing
+
+
+@dataclass
+class Timing:
+    """The times of one subject and how they were taken.
+
+    Args:
+        samples_ms: per launch, one each run, in order.
+        method: ``events`` (one launch a window), ``graph`` or ``batch`` (many).
+        launches: a window.
+        l2: state of the L2 as a launch finds it: ``flushed``; ``rotated``: the sets together are
+            at least twice the L2; ``warm``: they are not, and the figure is that of a warm cache.
+        sets: input sets rotated over.
+        warmup: untimed runs before.
+        flush_bytes: overwritten before each window, ``backlog`` times.
+        backlog: see ``flush_bytes``.
+        verified: outputs that were looked at after being timed.
+        wrong: what was wrong with them.
+        before, after: clocks and power at the first and the last run.
+        note: why ``batch``, or that the host could not keep ahead.
+    """
+
+    method: Literal["events", "graph", "batch"]
+    launches: int
+    l2: Literal["flushed", "rotated", "warm"]
+    sets: int
+    warmup: int
+    flush_bytes: int
+    backlog: int
+    samples_ms: list[float] = field(default_factory=list)
+    verified: int = 0
+    wrong: list[str] = field(default_factory=list)
+    before: Telemetry | None = None
+    after: Telemetry | None = None
+    note: str = ""
+
+    @property
+    def summary(self) -> Summary:
+        """Median, min, p90 and count, in milliseconds a launch."""
+        return summarize(self.samples_ms)
+
+    def time_ms(self) -> dict[str, float | int]:
+        """The record's ``time_ms``."""
+        return asdict(self.summary)
+
+    def details(self) -> dict[str, Any]:
+        """The record's further fields about how the time was taken."""
+        return {
+            "method": self.method,
+            "launches_per_window": self.launches,
+            "l2": self.l2,
+            "input_sets": self.sets,
+            "warmup": self.warmup,
+            "flush_bytes": self.flush_bytes,
+            "backlog": self.backlog,
+            "verified": self.verified,
+            "wrong": list(self.wrong),
+            "samples_ms": list(self.samples_ms),
+            "telemetry_before": self.before.to_record() if self.before else None,
+            "telemetry_after": self.after.to_record() if self.after else None,
+            "note": self.note,
+        }
+
+
+def rotation_sets(set_bytes: int, l2_bytes: int, at_most: int = 16) -> int:
+    """Input sets whose bytes together are twice the L2, within 2 .. ``at_most``."""
+    return max(2, min(at_most, math.ceil(2 * l2_bytes / max(1, set_bytes))))
+
+
+def time_kernel(clock: Clock, subject: Subject, *, runs: int = 10, warmup: int = 3) -> Timing:
+    """Time one kernel; see ``time_interleaved``."""
+    return time_interleaved(clock, {"": subject}, runs=runs, warmup=warmup)[""]
+
+
+def time_interleaved(
+    clock: Clock, subjects: Mapping[str, Subject], *, runs: int = 10, warmup: int = 3
+) -> dict[str, Timing]:
+    """Time several kernels in turns: every one once, then every one again.
+
+    Args:
+        clock: the card.
+        subjects: by name, in the order they take turns.
+        runs: timed windows of each.
+        warmup: untimed runs of each before.
+
+    Raises:
+        UsageError: no runs, or a subject without input sets.
+        FaultError: a kernel did something illegal.
+    """
+    if runs < 1 or warmup < 0:
+        raise UsageError(f"{runs} runs after {warmup} warm-ups: at least one run is needed")
+    if any(subject.sets < 1 for subject in subjects.values()):
+        raise UsageError("nothing to time: a kernel has no input set")
+    flush_ms = _flush_time(clock)
+    lanes = {n: _Lane(clock, s, warmup, flush_ms) for n, s in subjects.items()}
+    for run in range(runs):
+        for lane in lanes.values():
+            lane.run(run, first=run == 0, last=run == runs - 1)
+    return {name: lane.timing for name, lane in lanes.items()}
+
+
+def _flush_time(clock: Clock) -> float:
+    """Milliseconds one flush keeps the card busy."""
+    clock.flush()
+    start = clock.record()
+    for _ in range(4):
+        clock.flush()
+    stop = clock.record()
+    clock.synchronize()
+    return max(1e-4, clock.elapsed_ms(start, stop) / 4)
+
+
+class _Lane:
+    """One subject: warmed up, its method chosen by a pilot measurement, then run by run."""
+
+    def __init__(self, clock: Clock, subject: Subject, warmup: int, flush_ms: float) -> None:
+        self.clock, self.subject, self.flush_ms = clock, subject, flush_ms
+        for i in range(warmup):
+            subject.launch(i % subject.sets)
+        clock.synchronize()
+        self.start: Callable[[int], object] = subject.launch
+        self.timing = Timing("events", 1, "flushed", subject.sets, warmup, clock.flush_bytes, 1)
+        pilot_ms = self._pilot()
+        if pilot_ms < GRAPH_BELOW_MS:
+            self._many_launches(pilot_ms, warmup)
+
+    def _window(self, index: int) -> tuple[Any, Any, float]:
+        """Queue one window; its events, and the host's milliseconds to queue it."""
+        for _ in range(self.timing.backlog):
+            self.clock.flush()
+        begun = self.clock.host_ms()
+        start = self.clock.record()
+        self.start(index)
+        stop = self.clock.record()
+        return start, stop, self.clock.host_ms() - begun
+
+    def _pilot(self) -> float:
+        """Settle the backlog for the present way to start, then the milliseconds of a window."""
+        queueing = []
+        for i in range(_PILOTS):
+            queueing.append(self._window(i % self.subject.sets)[2])
+            self.clock.synchronize()
+        wanted = math.ceil(1.5 * statistics.median(queueing) / self.flush_ms)
+        self.timing.backlog = min(MAX_BACKLOG, max(1, wanted))
+        if wanted > MAX_BACKLOG:
+            self.timing.note = "the host queues slower than the card runs: host time is included"
+        took = []
+        for i in range(_PILOTS):
+            start, stop, _ = self._window(i % self.subject.sets)
+            self.clock.synchronize()
+            took.append(self.clock.elapsed_ms(start, stop))
+        return statistics.median(took)
+
+    def _many_launches(self, pilot_ms: float, warmup: int) -> None:
+        timing, subject = self.timing, self.subject
+        wanted = math.ceil(WINDOW_MS / max(pilot_ms, 1e-4))
+        count = min(MAX_LAUNCHES, max(MIN_LAUNCHES, wanted))
+
+        def body() -> None:
+            for i in range(count):
+                subject.launch(i % subject.sets)
+
+        timing.launches = count
+        cold = subject.sets * subject.set_bytes >= 2 * self.clock.l2_bytes
+        timing.l2 = "rotated" if cold else "warm"
+        try:
+            replay = self.clock.capture(body)
+            timing.method = "graph"
+        except CaptureError as error:
+            replay, timing.method, timing.note = body, "batch", f"no graph: {error}"
+        self.start = lambda _: replay()
+        for _ in range(warmup):
+            replay()
+        self.clock.synchronize()
+        self._pilot()
+
+    def run(self, number: int, *, first: bool, last: bool) -> None:
+        """One timed window, then the look at what it computed."""
+        clock, timing, subject = self.clock, self.timing, self.subject
+        index = number % subject.sets
+        touched = [index] if timing.launches == 1 else range(min(subject.sets, timing.launches))
+        for each in touched:
+            subject.refill(each)
+        start, stop, _ = self._window(index)
+        if first:
+            timing.before = clock.telemetry()
+        if last:
+            timing.after = clock.telemetry()
+        clock.synchronize()
+        timing.samples_ms.append(clock.elapsed_ms(start, stop) / timing.launches)
+        for each in touched:
+            timing.verified += 1
+            reason = subject.verify(each)
+            if reason is not None:
+                timing.wrong.append(f"run {number}, set {each}: {reason}")
