@@ -221,6 +221,15 @@ def test_member_masks() -> None:
         watch.do("load", 128, [15])
 
 
+def test_lanes_of_one_instruction_may_meet_in_groups() -> None:
+    watch = Watch()
+    watch.do("store", 4 * LANE)
+    watch.syncwarp(None, np.where(LANE % 32 < 16, 0xFFFF, 0xFFFF0000).astype(np.uint32))
+    watch.do("load", 4 * (LANE ^ 8))  # inside the halves
+    with pytest.raises(FaultError):
+        watch.do("load", 4 * (LANE ^ 16))
+
+
 def test_meetings_carry_on_what_members_knew() -> None:
     watch = Watch()
     watch.do("store", 0, [0])
@@ -247,13 +256,18 @@ def test_a_named_barrier_of_some_warps() -> None:
         watch.do("load", 0, [32])
 
 
-def test_a_reader_between_two_others_is_not_lost() -> None:
-    for reader in (5, 40, 63):
-        watch = Watch()
-        watch.do("load", 0, [0, reader, 63])
-        with pytest.raises(FaultError) as caught:
-            watch.do("store", 0, [0])
-        assert caught.value.details["other_thread"] == (15, 3, 0)
+@pytest.mark.parametrize(
+    ("earlier", "later"), [("load", "store"), ("atomic", "store"), ("atomic", "load")]
+)
+@pytest.mark.parametrize(("own", "seen"), [(0, (15, 3, 0)), (63, (0, 0, 0)), (40, (0, 0, 0))])
+def test_no_reader_is_lost_among_many(
+    earlier: str, later: str, own: int, seen: tuple[int, int, int]
+) -> None:
+    watch = Watch()
+    watch.do(earlier, 0, [0, 5, 40, 63])
+    with pytest.raises(FaultError) as caught:
+        watch.do(later, 0, [own])
+    assert caught.value.details["other_thread"] == seen
 
 
 def test_old_readers_make_room_for_new_ones() -> None:
