@@ -2,8 +2,8 @@
 
 Sources: ``cuda_occupancy.h`` of the CUDA 13 toolkit (blocks an SM, allocation units of registers
 and shared memory, shared memory an SM); CUDA Programming Guide, appendix "Compute Capabilities"
-(warps, registers, shared memory a block and the kilobyte reserved of it) and its table of arithmetic
-throughput (fp32 multiply-adds a clock).
+(warps, registers, shared memory a block and the kilobyte reserved of it) and its table of
+arithmetic throughput (fp32 multiply-adds a clock).
 """
 
 from __future__ import annotations

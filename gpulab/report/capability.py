@@ -116,9 +116,7 @@ def _line(
     elif first.path("tcgen05", capability) is not None:
         reason += "; tcgen05.mma has it too, which the lab does not run"
     if first.container_shift:
-        reason += (
-            f"; operands are 32-bit registers whose low {first.container_shift} bits are ignored"
-        )
+        reason += f"; the low {first.container_shift} bits of the 32-bit operands are ignored"
     proof = tuple(executed[row.name] for row in rows if row.name in executed)
     return Line(
         name,
