@@ -1,0 +1,187 @@
+"""Global memory: one arena of named allocations, guard zones between them, validity by byte.
+
+Offsets are bytes from ``GLOBAL_BASE``. Every access is checked against the allocation it falls in;
+between allocations lie guard zones filled with a pattern, verified when the neighbour is freed.
+A byte is valid once the host or a kernel has written it; ``fill`` leaves it invalid (a poison).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.emulator.spaces import GLOBAL_BASE
+from gpulab.errors import DeviceMissingError, FaultError, UsageError
+
+GUARD_BYTES = 512
+ALIGN = 256
+GUARD_BYTE = 0xFB
+ARENA_LIMIT = 16 << 30
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Block:
+    """One allocation: ``start`` and ``nbytes`` are arena offsets, ``valid`` = all bytes are."""
+
+    start: int
+    nbytes: int
+    name: str
+    all_valid: bool = False
+    read_only: bool = False
+    owner: str = field(default="user")
+
+    @property
+    def end(self) -> int:
+        """One past the last byte."""
+        return self.start + self.nbytes
+
+
+class GlobalMemory:
+    """The arena; ``track`` turns uninitialised-read tracking on."""
+
+    def __init__(self, track: bool = True) -> None:
+        self.track = track
+        self.size = 0
+        self.blocks: list[Block] = []
+        self.starts: list[int] = []
+        self._resize(1 << 20)
+
+    def _resize(self, size: int) -> None:
+        if size > ARENA_LIMIT:
+            raise DeviceMissingError(
+                f"the emulated device holds at most {ARENA_LIMIT >> 30} GiB, needs {size} bytes"
+            )
+        data = np.empty(size, np.uint8)
+        valid = np.zeros(size, np.uint8)
+        if self.size:
+            data[: self.size] = self.data
+            valid[: self.size] = self.valid
+        data[self.size :] = GUARD_BYTE
+        self.data, self.valid, self.size = data, valid, size
+        self.by_width = {w: data.view(f"u{w}") for w in (1, 2, 4, 8)}
+        self.valid_by_width = {w: valid.view(f"u{w}") for w in (1, 2, 4, 8)}
+
+    def allocate(self, nbytes: int, name: str, *, owner: str = "user", align: int = ALIGN) -> Block:
+        """A new block, uninitialised, first fit with guard zones on both sides."""
+        if nbytes < 0:
+            raise UsageError(f"cannot allocate {nbytes} bytes")
+        align = max(align, ALIGN)
+        room = max(nbytes, 1)
+        place, at = GUARD_BYTES, 0
+        while at < len(self.blocks):
+            place = -(-place // align) * align
+            if place + room + GUARD_BYTES <= self.blocks[at].start:
+                break
+            place = self.blocks[at].start + max(self.blocks[at].nbytes, 1) + GUARD_BYTES
+            at += 1
+        place = -(-place // align) * align
+        needed = place + room + GUARD_BYTES
+        if needed > self.size:
+            self._resize(max(needed, min(2 * self.size, self.size + (1 << 28))) + 7 & ~7)
+        block = Block(place, nbytes, name or f"allocation at +{place:#x}", owner=owner)
+        self.blocks.insert(at, block)
+        self.starts.insert(at, place)
+        self.valid[place : place + room] = 0
+        return block
+
+    def find(self, offset: int) -> Block | None:
+        """The block that holds the byte at ``offset``."""
+        at = bisect_right(self.starts, offset) - 1
+        if at < 0:
+            return None
+        block = self.blocks[at]
+        return block if offset < block.end else None
+
+    def nearest(self, offset: int) -> Block | None:
+        """The block closest to an offset that lies in none."""
+        return min(
+            self.blocks,
+            key=lambda b: max(b.start - offset, offset - b.end + 1, 0),
+            default=None,
+        )
+
+    def block_at(self, address: int) -> Block:
+        """The block that starts at a device address.
+
+        Raises:
+            UsageError: none does.
+        """
+        block = self.find(address - GLOBAL_BASE)
+        if block is None or block.start != address - GLOBAL_BASE:
+            raise UsageError(f"{address:#x} is not the start of a live allocation")
+        return block
+
+    def inside(self, address: int, nbytes: int) -> Block:
+        """The block that holds the bytes [address, address + nbytes).
+
+        Raises:
+            UsageError: no live allocation does.
+        """
+        offset = address - GLOBAL_BASE
+        block = self.find(offset)
+        if block is None and nbytes == 0:
+            block = next((b for b in self.blocks if b.start == offset), None)
+        if block is None or offset + nbytes > block.end:
+            raise UsageError(f"[{address:#x}, +{nbytes}) is not inside a live allocation")
+        return block
+
+    def release(self, address: int) -> None:
+        """Free a block after checking the guard zones beside it.
+
+        Raises:
+            FaultError: a guard zone was overwritten.
+            UsageError: not a live allocation.
+        """
+        block = self.block_at(address)
+        low = self.data[block.start - GUARD_BYTES : block.start]
+        stop = block.start + max(block.nbytes, 1)
+        high = self.data[stop : stop + GUARD_BYTES]
+        for zone, what, base in ((low, "before", -GUARD_BYTES), (high, "after", block.nbytes)):
+            bad = np.flatnonzero(zone != GUARD_BYTE)
+            if bad.size:
+                raise FaultError(
+                    f"the guard zone {what} {block.name} was overwritten "
+                    f"at offset {base + int(bad[0])}",
+                    fault="guard_zone",
+                    space="global",
+                    allocation=block.name,
+                    offset=base + int(bad[0]),
+                )
+        self.data[block.start : stop] = GUARD_BYTE
+        at = self.starts.index(block.start)
+        del self.starts[at], self.blocks[at]
+
+    def write(self, address: int, data: NDArray[np.uint8]) -> None:
+        """Host write: the bytes become valid."""
+        block = self.inside(address, data.size)
+        offset = address - GLOBAL_BASE
+        self.data[offset : offset + data.size] = data
+        self.valid[offset : offset + data.size] = 0xFF
+        if data.size == block.nbytes:
+            block.all_valid = True
+
+    def read(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        """Host read of bytes, valid or not (a copy)."""
+        self.inside(address, nbytes)
+        offset = address - GLOBAL_BASE
+        return self.data[offset : offset + nbytes].copy()
+
+    def fill(self, address: int, nbytes: int, byte: int) -> None:
+        """Set bytes to a pattern that a kernel must not read: they become invalid."""
+        block = self.inside(address, nbytes)
+        offset = address - GLOBAL_BASE
+        self.data[offset : offset + nbytes] = byte
+        self.valid[offset : offset + nbytes] = 0
+        block.all_valid = False
+
+    def settle(self) -> None:
+        """After a launch: note which blocks are valid throughout, so that reads skip the check."""
+        for block in self.blocks:
+            if not block.all_valid:
+                block.all_valid = bool(self.valid[block.start : block.end].all())

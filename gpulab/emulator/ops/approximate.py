@@ -1,0 +1,10 @@
+"""placeholder"""
+
+from gpulab.emulator.ops.registry import stop
+
+
+def unary(i, e):
+    stop(i)
+
+
+quotient = unary

@@ -1,0 +1,303 @@
+"""Function bodies: scopes, declarations, labels, instructions and calls."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from gpulab.emulator.ptx.cursor import Cursor, is_number, parse_literal
+from gpulab.emulator.ptx.nodes import (
+    CallSite,
+    Function,
+    Imm,
+    Instr,
+    Label,
+    Location,
+    Mem,
+    Negated,
+    Operand,
+    Reg,
+    Sink,
+    Special,
+    Sym,
+    Vec,
+)
+from gpulab.emulator.ptx.variables import SPACES, parse_variables
+
+_BLANKS = re.compile(r"\s+")
+
+
+class _Scope:
+    """Names declared between two braces, mapped to names unique in the function."""
+
+    def __init__(self, number: int, parent: _Scope | None) -> None:
+        self.number = number
+        self.parent = parent
+        self.names: dict[str, str] = {}
+        self.labels: dict[str, str] = {}
+
+    def declare(self, name: str) -> str:
+        unique = name if self.parent is None else f"{name}#{self.number}"
+        self.names[name] = unique
+        return unique
+
+    def find(self, name: str) -> str | None:
+        scope: _Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        return None
+
+    def find_label(self, name: str) -> str | None:
+        scope: _Scope | None = self
+        while scope is not None:
+            if name in scope.labels:
+                return scope.labels[name]
+            scope = scope.parent
+        return None
+
+
+class BodyParser:
+    """Parses one ``{ ... }`` into ``function``; labels are resolved at the end."""
+
+    def __init__(self, cursor: Cursor, function: Function, files: dict[int, str]) -> None:
+        self.cursor = cursor
+        self.function = function
+        self.files = files
+        self.scopes = 0
+        self.scope = _Scope(0, None)
+        self.location: Location | None = None
+        self.body: list[Instr | Label] = []
+        self.pending: list[tuple[int, tuple[str, ...], _Scope]] = []
+        self.tables: dict[str, tuple[tuple[str, ...], _Scope]] = {}
+        for variable in (*function.params, *function.results):
+            self.scope.declare(variable.name)
+            function.variables[variable.name] = variable
+
+    def parse(self) -> None:
+        """Parse to the closing brace and fill ``function.body``."""
+        self.cursor.expect("{")
+        depth = 1
+        while depth:
+            word = self.cursor.peek()
+            if word == "{":
+                self.cursor.take()
+                self.scopes += 1
+                self.scope = _Scope(self.scopes, self.scope)
+                depth += 1
+            elif word == "}":
+                self.cursor.take()
+                depth -= 1
+                if self.scope.parent is not None:
+                    self.scope = self.scope.parent
+            else:
+                self._statement(word)
+        for at, names, scope in self.pending:
+            targets = tuple(t for name in names for t in self._targets(name, scope))
+            old = self.body[at]
+            assert isinstance(old, Instr)
+            self.body[at] = replace(old, targets=targets)
+        self.function.body = self.body
+
+    def _targets(self, name: str, scope: _Scope) -> tuple[str, ...]:
+        if name in self.tables:
+            names, scope = self.tables[name]
+            return tuple(t for n in names for t in self._targets(n, scope))
+        found = scope.find_label(name)
+        if found is None:
+            self.cursor.fail(f"branch to an unknown label {name}")
+        return (found,)
+
+    def _statement(self, word: str) -> None:
+        cursor = self.cursor
+        if word == ".loc":
+            cursor.take()
+            self._loc(cursor.rest_of_line())
+        elif word == ".reg":
+            cursor.take()
+            self._registers()
+        elif word in SPACES:
+            cursor.take()
+            for variable in parse_variables(cursor, word[1:]):
+                unique = self.scope.declare(variable.name)
+                self.function.variables[unique] = replace(variable, name=unique)
+            cursor.expect(";")
+        elif word == ".pragma":
+            cursor.take()
+            while not cursor.accept(";"):
+                cursor.take()
+        elif word == ";":
+            cursor.take()
+        elif cursor.peek(1) == ":":
+            self._label()
+        elif word.startswith("."):
+            cursor.fail(f"unknown directive {word} in a function")
+        else:
+            self._instruction()
+
+    def _loc(self, words: list[str]) -> None:
+        file, line = int(words[0]), int(words[1])
+        if line == 0:  # "no line": the compiler's own code; keep the last known one
+            return
+        chain: list[tuple[str, int]] = []
+        for i, word in enumerate(words):
+            if word == "inlined_at":
+                chain.append((self.files.get(int(words[i + 1]), "?"), int(words[i + 2])))
+        self.location = Location(self.files.get(file, "?"), line, tuple(chain))
+        if self.function.location is None:
+            self.function.location = self.location
+
+    def _registers(self) -> None:
+        cursor = self.cursor
+        kind = cursor.take()[1:]
+        while kind in ("v2", "v4"):
+            cursor.fail("vector registers are not supported")
+        while True:
+            name = cursor.take()
+            names = [name]
+            if cursor.accept("<"):
+                names = [f"{name}{i}" for i in range(cursor.integer())]
+                cursor.expect(">")
+            for each in names:
+                self.function.registers[self.scope.declare(each)] = kind
+            if not cursor.accept(","):
+                break
+        cursor.expect(";")
+
+    def _label(self) -> None:
+        cursor = self.cursor
+        name = cursor.take()
+        cursor.expect(":")
+        if cursor.peek() == ".branchtargets":
+            cursor.take()
+            names = [cursor.take()]
+            while cursor.accept(","):
+                names.append(cursor.take())
+            cursor.expect(";")
+            self.tables[name] = (tuple(names), self.scope)
+        elif cursor.peek() in (".callprototype", ".calltargets"):
+            while not cursor.accept(";"):
+                cursor.take()
+        else:
+            unique = name if self.scope.parent is None else f"{name}#{self.scope.number}"
+            self.scope.labels[name] = unique
+            self.body.append(Label(unique))
+
+    def _instruction(self) -> None:
+        cursor = self.cursor
+        first = cursor.token()
+        guard, negated = None, False
+        if cursor.accept("@"):
+            negated = cursor.accept("!")
+            guard = Reg(self._name(cursor.take()))
+        opcode = cursor.take()
+        base = opcode.partition(".")[0]
+        call: CallSite | None = None
+        targets: tuple[str, ...] = ()
+        operands: tuple[Operand, ...] = ()
+        if base == "call":
+            call = self._call()
+        elif base in ("bra", "brx"):
+            operands, targets = self._branch(base)
+        else:
+            operands = self._operands(";")
+        end = cursor.token().end
+        cursor.expect(";")
+        if targets:
+            self.pending.append((len(self.body), targets, self.scope))
+        self.body.append(
+            Instr(
+                opcode,
+                operands,
+                guard,
+                negated,
+                self.location,
+                first.line,
+                _BLANKS.sub(" ", cursor.text[first.start : end]),
+                call=call,
+            )
+        )
+
+    def _branch(self, base: str) -> tuple[tuple[Operand, ...], tuple[str, ...]]:
+        cursor = self.cursor
+        if base == "bra":
+            return (), (cursor.take(),)
+        index = self._operand()
+        cursor.expect(",")
+        return (index,), (cursor.take(),)
+
+    def _call(self) -> CallSite:
+        cursor = self.cursor
+        results: tuple[Operand, ...] = ()
+        arguments: tuple[Operand, ...] = ()
+        prototype = None
+        if cursor.accept("("):
+            results = self._operands(")")
+            cursor.expect(")")
+            cursor.expect(",")
+        name = cursor.take()
+        callee = Reg(self._name(name)) if name.startswith("%") else Sym(name)
+        if cursor.accept(","):
+            cursor.expect("(")
+            arguments = self._operands(")")
+            cursor.expect(")")
+        if cursor.accept(","):
+            prototype = cursor.take()
+        return CallSite(callee, results, arguments, prototype)
+
+    def _operands(self, end: str) -> tuple[Operand, ...]:
+        found: list[Operand] = []
+        while self.cursor.peek() != end:
+            found.append(self._operand())
+            if self.cursor.accept("|"):
+                found[-1] = Vec((found[-1], self._operand()), pair=True)
+            if not self.cursor.accept(","):
+                break
+        return tuple(found)
+
+    def _name(self, name: str) -> str:
+        found = self.scope.find(name)
+        if found is None:
+            self.cursor.fail(f"{name} is not declared")
+        return found
+
+    def _operand(self) -> Operand:
+        cursor = self.cursor
+        word = cursor.take()
+        if word == "[":
+            inner = self._operand()
+            offset = 0
+            if isinstance(inner, Sym):
+                inner, offset = Sym(inner.name), inner.offset
+            elif cursor.peek() in ("+", "-"):
+                cursor.accept("+")
+                offset = cursor.integer()
+            cursor.expect("]")
+            if not isinstance(inner, Reg | Sym | Imm):
+                cursor.fail("this address form is not supported")
+            return Mem(inner, offset)
+        if word == "{":
+            items = self._operands("}")
+            cursor.expect("}")
+            return Vec(items)
+        if word == "!":
+            return Negated(Reg(self._name(cursor.take())))
+        if word == "-":
+            return parse_literal(cursor.take(), negative=True)
+        if is_number(word):
+            return parse_literal(word)
+        if word == "_":
+            return Sink()
+        found = self.scope.find(word)
+        if found is not None and found in self.function.registers:
+            return Reg(found)
+        if word.startswith("%"):
+            return Special(word)
+        if not (word[0].isalpha() or word[0] in "_$"):
+            cursor.fail(f"unexpected {word!r} in an operand")
+        offset = 0
+        if cursor.peek() in ("+", "-") and cursor.peek(1)[:1] in "-0123456789":
+            cursor.accept("+")
+            offset = cursor.integer()
+        return Sym(found or word, offset)

@@ -1,0 +1,114 @@
+"""A walk over tokens with the checks every parsing step needs, and literal values."""
+
+from __future__ import annotations
+
+import struct
+from typing import NoReturn
+
+from gpulab.emulator.ptx.lexer import Token, tokenize
+from gpulab.emulator.ptx.nodes import Imm
+from gpulab.errors import BuildError
+
+
+class Cursor:
+    """Tokens with a position; ``text`` is the PTX they came from."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = tokenize(text)
+        self.at = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether every token was taken."""
+        return self.at >= len(self.tokens)
+
+    def peek(self, ahead: int = 0) -> str:
+        """The text of the next token (or a later one); empty at the end."""
+        index = self.at + ahead
+        return self.tokens[index].text if index < len(self.tokens) else ""
+
+    def token(self) -> Token:
+        """The next token, not taken."""
+        if self.done:
+            self.fail("the text ends in the middle of a statement")
+        return self.tokens[self.at]
+
+    def take(self) -> str:
+        """Take one token."""
+        text = self.token().text
+        self.at += 1
+        return text
+
+    def accept(self, text: str) -> bool:
+        """Take the next token if it is ``text``."""
+        if self.peek() == text:
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> None:
+        """Take ``text`` or fail."""
+        if not self.accept(text):
+            self.fail(f"expected {text!r}, got {self.peek()!r}")
+
+    def rest_of_line(self) -> list[str]:
+        """Take the tokens up to the end of the line of the last taken token."""
+        line = self.tokens[self.at - 1].line
+        start = self.at
+        while not self.done and self.tokens[self.at].line == line:
+            self.at += 1
+        return [t.text for t in self.tokens[start : self.at]]
+
+    def skip_braces(self) -> None:
+        """Take a balanced ``{ ... }``."""
+        self.expect("{")
+        depth = 1
+        while depth:
+            depth += {"{": 1, "}": -1}.get(self.take(), 0)
+
+    def integer(self) -> int:
+        """Take a (possibly negative) integer literal."""
+        sign = -1 if self.accept("-") else 1
+        return sign * parse_integer(self.take())
+
+    def fail(self, message: str) -> NoReturn:
+        """Stop with the PTX line and its text.
+
+        Raises:
+            BuildError: always.
+        """
+        index = min(self.at, len(self.tokens) - 1)
+        line = self.tokens[index].line if self.tokens else 0
+        shown = self.text.splitlines()[line - 1].strip() if line else ""
+        raise BuildError(
+            f"PTX line {line}: {message}: {shown}", ptx_line=line, text=shown, stage="parse"
+        )
+
+
+def parse_integer(text: str) -> int:
+    """``17``, ``0x1f``, ``0b101``, ``017`` (octal), each with an optional ``U``."""
+    text = text.rstrip("U")
+    if text[:2] in ("0x", "0X", "0b", "0B"):
+        return int(text, 0)
+    if len(text) > 1 and text[0] == "0":
+        return int(text, 8)
+    return int(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether a token is a literal."""
+    return bool(text) and text[0].isdigit()
+
+
+def parse_literal(text: str, negative: bool = False) -> Imm:
+    """A literal token as bits; decimal floats are float64, as PTX has them."""
+    if text[:2] in ("0f", "0F") and len(text) == 10:
+        return Imm(int(text[2:], 16) ^ (0x80000000 if negative else 0), 32)
+    if text[:2] in ("0d", "0D") and len(text) == 18:
+        return Imm(int(text[2:], 16) ^ (1 << 63 if negative else 0), 64)
+    if text[:2] not in ("0x", "0X") and ("." in text or "e" in text or "E" in text):
+        value = -float(text) if negative else float(text)
+        return Imm(struct.unpack("<Q", struct.pack("<d", value))[0], 64)
+    value_int = parse_integer(text)
+    return Imm(-value_int if negative else value_int)
