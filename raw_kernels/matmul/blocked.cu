@@ -7,8 +7,8 @@
 // steps are on their way (cp.async, or registers before sm_80) while the current one is multiplied.
 //
 // Tails: rows and columns beyond the matrix are clamped to the last one (their results are never
-// stored); beyond k both tiles are filled with zeros, which add exactly nothing. 16-byte accesses
-// are used on A when k, on B and C when n is a multiple of 4, else 4-byte ones.
+// stored); beyond k both tiles are filled with zeros, which add exactly nothing. With kWide, k and n
+// are multiples of 4 and global memory is accessed 16 bytes at a time, else 4.
 // Limit: k and n < 2^30, so that a row's length in bytes fits 32 bits.
 // Order of the sum: one fused multiply-add per term, k ascending.
 //
@@ -135,7 +135,7 @@ void compute_tile(const float* a, const float* b, float* c, float* shared, TileI
 }
 
 template <int kBlockM, int kBlockN, int kBlockK, int kWarpsM, int kWarpsN, int kThreadM,
-          int kThreadN, int kStages, int kMinBlocks>
+          int kThreadN, int kStages, int kMinBlocks, bool kWide>
 __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN, kMinBlocks)
     matmul_blocked(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
                    int m, int n, int k) {
@@ -146,9 +146,5 @@ __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN, kMinBlocks)
     float* const shared = &blocked_shared[0].x;
     const TileIndex block =
         grouped_tile<kBand>(blockIdx.x, ceil_div(m, kBlockM), ceil_div(n, kBlockN));
-    if (n % 4 == 0 && k % 4 == 0) {
-        compute_tile<Tile, true>(a, b, c, shared, block, m, n, k);
-    } else {
-        compute_tile<Tile, false>(a, b, c, shared, block, m, n, k);
-    }
+    compute_tile<Tile, kWide>(a, b, c, shared, block, m, n, k);
 }

@@ -24,17 +24,43 @@ ROWS = [
     for capability in arch.EMULATED
     if capability >= case.variant.min_capability
 ]
+SIZES = (64, 33)
+"""An instantiation may follow from the dims: rows that are aligned, and rows that are not."""
 
 
-def _name(row: tuple[Case, Capability]) -> str:
-    case, capability = row
-    return f"{case.spec.op}-{case.label}-sm_{capability[0]}{capability[1]}".replace(" ", "")
-
-
-def _plan(case: Case, capability: Capability) -> LaunchPlan:
+def _dims(case: Case, size: int) -> dict[str, int]:
     names = {p.name for p in case.spec.params(case.variant) if p.role == "dim"}
+    return dict.fromkeys(names, size)
+
+
+def _build(case: Case, capability: Capability, size: int) -> RawBuild:
+    assert case.spec.build is not None
+    build = case.spec.build(case.variant, capability, _dims(case, size))
+    assert isinstance(build, RawBuild)
+    return build
+
+
+def _builds() -> list[tuple[Case, Capability, int]]:
+    """Every distinct instantiation of every row, with a size that leads to it."""
+    found = []
+    for case, capability in ROWS:
+        seen = set()
+        for size in SIZES:
+            build = _build(case, capability, size)
+            if build not in seen:
+                seen.add(build)
+                found.append((case, capability, size))
+    return found
+
+
+def _name(row: tuple[Case, Capability, int]) -> str:
+    case, (major, minor), size = row
+    return f"{case.spec.op}-{case.label}-sm_{major}{minor}-{size}".replace(" ", "")
+
+
+def _plan(case: Case, capability: Capability, size: int) -> LaunchPlan:
     assert case.spec.plan is not None
-    return case.spec.plan(case.variant, capability, dict.fromkeys(names, 64))
+    return case.spec.plan(case.variant, capability, _dims(case, size))
 
 
 def findings(used: Resources, plan: LaunchPlan, row: arch.Arch) -> list[str]:
@@ -53,19 +79,18 @@ def findings(used: Resources, plan: LaunchPlan, row: arch.Arch) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("row", ROWS, ids=_name)
+@pytest.mark.parametrize("row", _builds(), ids=_name)
 def test_compiles_without_spills_within_the_capabilitys_limits(
-    row: tuple[Case, Capability],
+    row: tuple[Case, Capability, int],
 ) -> None:
-    case, capability = row
-    spec, variant = case.spec, case.variant
-    assert spec.build is not None
-    code = assembly.prepare(spec.build(variant, capability, {"m": 64, "n": 64, "k": 64}), spec.params(variant), capability)
+    case, capability, size = row
+    params = case.spec.params(case.variant)
+    code = assembly.prepare(_build(case, capability, size), params, capability)
     assert f".entry {code.entry}(" in code.ptx
     assert code.cubin_path is not None
     assert code.cubin_path.stat().st_size > 0
     assert code.resources is not None
-    assert findings(code.resources, _plan(case, capability), arch.get(capability)) == []
+    assert findings(code.resources, _plan(case, capability, size), arch.get(capability)) == []
 
 
 def test_the_registry_has_raw_matmul_rows_for_every_capability() -> None:
@@ -76,11 +101,11 @@ def test_the_registry_has_raw_matmul_rows_for_every_capability() -> None:
 
 def test_a_kernel_that_spills_is_found() -> None:
     # 256 threads of 8 x 16 results, four blocks an SM: 64 registers for 128 results.
-    crowded = RawBuild("matmul/blocked.cu", "matmul_blocked<256, 128, 16, 4, 2, 8, 16, 3, 4>")
+    crowded = RawBuild("matmul/blocked.cu", "matmul_blocked<256, 128, 16, 4, 2, 8, 16, 3, 4, true>")
     case = next(registry.cases("matmul", kernel="blocked"))
     code = assembly.prepare(crowded, case.spec.params(case.variant), (9, 0))
     assert code.resources is not None
-    found = findings(code.resources, _plan(case, (9, 0)), arch.get((9, 0)))
+    found = findings(code.resources, _plan(case, (9, 0), 64), arch.get((9, 0)))
     assert any("spilled" in each for each in found)
 
 
@@ -117,9 +142,7 @@ def test_variants_of_one_kernel_are_told_apart() -> None:
         for case, capability in ROWS:
             if case.spec.op != op:
                 continue
-            assert case.spec.build is not None
-            build = case.spec.build(case.variant, capability, {"m": 64, "n": 64, "k": 64})
-            assert isinstance(build, RawBuild)
+            build = _build(case, capability, 64)
             key = (build.source, capability, build.entry + str(build.defines))
             assert key not in entries, f"{case.label} compiles to the entry of {entries[key]}"
             entries[key] = case.variant

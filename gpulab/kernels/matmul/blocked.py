@@ -67,6 +67,9 @@ TILES: dict[Capability, Tile] = {
 }
 """By the lowest capability each serves."""
 
+FLOATS_A_LOAD = 4
+"""A 16-byte access; rows whose length is no multiple of it are read float by float."""
+
 MAX_ROW = 2**30
 """A row's length in bytes fits 32 bits below this many floats."""
 
@@ -92,8 +95,9 @@ def _supports(variant: Variant, capability: Capability, dims: Dims) -> str | Non
 
 
 def _build(variant: Variant, capability: Capability, dims: Dims) -> RawBuild:
-    arguments = ", ".join(str(value) for value in astuple(tile(capability)))
-    return RawBuild("matmul/blocked.cu", f"matmul_blocked<{arguments}>")
+    aligned = dims["n"] % FLOATS_A_LOAD == 0 and dims["k"] % FLOATS_A_LOAD == 0
+    arguments = [*map(str, astuple(tile(capability))), str(aligned).lower()]
+    return RawBuild("matmul/blocked.cu", f"matmul_blocked<{', '.join(arguments)}>")
 
 
 def _plan(variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
