@@ -19,10 +19,10 @@ Record = Mapping[str, Any]
 FORMAT_COLUMNS = (
     "format",
     "s.e.m",
-    "largest",
-    "normal",
-    "subnormal",
-    "gap at 1",
+    "largest finite",
+    "smallest normal",
+    "smallest subnormal",
+    "gap at 1.0",
     "Inf, NaN",
     "mma.sync from",
 )
@@ -32,10 +32,20 @@ BLOCK_COLUMNS = (
     "element",
     "scale",
     "bits a value",
-    "largest",
-    "subnormal",
+    "largest finite",
+    "smallest subnormal",
     "mma.sync from",
 )
+
+
+_TWO_LINES = (
+    "largest",
+    "smallest",
+    "gap",
+    "bits",
+    "mma.sync",
+    "sign",
+)  # heads wider than their cells
 
 
 def format_row(record: Record) -> tuple[str, ...]:
@@ -58,14 +68,14 @@ def block_row(record: Record) -> tuple[str, ...]:
     """Cells of ``BLOCK_COLUMNS`` for a block format."""
     scale = record["scale"]
     if record["tensor_scale"]:
-        scale += f", {record['tensor_scale']} a tensor"
+        scale += f", {record['tensor_scale']}"
     return (
         record["format"],
         str(record["block"]),
-        " or ".join(record["elements"]),
+        ", ".join(record["elements"]),
         scale,
         f"{record['bits_per_value']:g}",
-        f"{record['largest']:.6g}",
+        f"{record['largest']:.4g}",
         power_text(record["smallest_subnormal"]),
         lowest_target(record),
     )
@@ -101,7 +111,7 @@ def format_tables(records: Iterable[Record]) -> RenderableType:
     plain, blocked = split_records(every)
     return Group(
         _table("Number formats", FORMAT_COLUMNS, [format_row(r) for r in plain]),
-        Text("s.e.m: sign, exponent and mantissa bits; normal, subnormal: the smallest ones."),
+        Text("s.e.m: sign, exponent and mantissa bits."),
         Text("tf32 occupies a 32-bit register; its bit layout is implementation defined."),
         *(Text(line) for line in other_families(every)),
         Text(),
@@ -115,11 +125,10 @@ def value_table(records: Sequence[Record]) -> RenderableType:
     how = "to nearest" if first["rounding"] == "nearest" else "toward zero"
     how += ", saturating" if first["saturate"] else ""
     title = f"{first['text']}: {first['value']} in float64, rounded {how}"
-    columns = ("format", "stored", "relative error", "code", "sign|exponent|mantissa", "remark")
+    columns = ("format", "stored", "rel. error", "code", "sign|exponent |mantissa", "remark")
     rows = []
     for r in records:
         error = r["relative_error"]
-        remark = ": ".join(part for part in (r["flag"], r["note"]) if part)
         rows.append(
             (
                 r["format"],
@@ -127,10 +136,11 @@ def value_table(records: Sequence[Record]) -> RenderableType:
                 "-" if error is None else "exact" if error == 0 else f"{error:.3e}",
                 r["code"] or "-",
                 r["fields"] or "-",
-                remark,
+                r["flag"],
             )
         )
-    return _table(title, columns, rows)
+    notes = [Text(f"{r['format']}: {r['note']}") for r in records if r["note"]]
+    return Group(_table(title, columns, rows), *notes)
 
 
 def capability_table(lines: Sequence[Line], capability: Capability, device: str = "") -> Group:
@@ -163,7 +173,8 @@ def answer(line: Line) -> Text:
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column != columns[-1])
+        head = column.replace(" ", "\n", 1) if column.startswith(_TWO_LINES) else column
+        table.add_column(head, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -1,5 +1,6 @@
 """The encoder and decoder against ml_dtypes, NumPy and exact rational arithmetic."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import ml_dtypes
@@ -207,6 +208,22 @@ def test_overflow(row):
     np.testing.assert_array_equal(cut[~finite], want[~finite])
     both = decode(row, encode(row, big, "toward_zero", saturate=True))
     np.testing.assert_array_equal(both, limit)
+
+
+def test_fp32_toward_zero_is_the_float32_next_to_zero():
+    rng = np.random.default_rng(2)
+    values = rng.standard_normal(10000) * 2.0 ** rng.integers(-160, 120, 10000)
+    cut = encode("fp32", values, "toward_zero")
+    assert (np.abs(cut.astype(np.float64)) <= np.abs(values)).all()
+    away = np.nextafter(cut, np.copysign(np.float32(np.inf), values.astype(np.float32)))
+    assert (np.abs(away.astype(np.float64)) > np.abs(values)).all()
+
+
+def test_unsigned_integers():
+    row = replace(get("int8"), name="uint8", mantissa_bits=8, specials="unsigned")
+    assert (row.bits, row.storage) == (8, np.uint8)
+    np.testing.assert_array_equal(encode(row, [-3, 2.5, 254.6, 1e9]), [0, 2, 255, 255])
+    np.testing.assert_array_equal(decode(row, np.arange(256, dtype=np.uint8)), np.arange(256))
 
 
 def test_e4m3_overflow_starts_past_464():

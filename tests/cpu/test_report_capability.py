@@ -100,7 +100,7 @@ def test_accumulator_width(name, capability, words):
 
 
 def test_tf32_operands_are_truncated_by_the_hardware():
-    assert "low 13 bits are ignored" in line_of("tf32", (8, 0)).reason
+    assert "low 13 bits of the 32-bit operands are ignored" in line_of("tf32", (8, 0)).reason
 
 
 def test_hopper_fp8_has_two_accumulators():

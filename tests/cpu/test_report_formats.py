@@ -152,9 +152,10 @@ def test_unusual_spellings(text, want):
 def test_the_table_has_every_format_and_fits_a_terminal():
     records = format_records()
     assert [r["format"] for r in records] == list(FORMATS)
-    text = text_of(render.format_tables(records), 108)
+    text = text_of(render.format_tables(records), 80)
     for name in FORMATS:
         assert name in text
+    assert text.count("sm_120a") == 7  # the last columns are not cut off
     for cell in ("65504", "448", "57344", "2^-24", "2^-133", "sm_75", "sm_89", "sm_120a"):
         assert cell in text
     json.dumps(records, allow_nan=False)
