@@ -173,6 +173,7 @@ def answer(line: Line) -> Text:
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
+        # Heads wider than their cells take two lines.
         head = column.replace(" ", "\n", 1) if column.startswith(_TWO_LINES) else column
         table.add_column(head, overflow="fold")
     for row in rows:
