@@ -1,0 +1,224 @@
+"""Compilation without a driver: what the options mean, and what a refusal says."""
+
+import os
+
+import pytest
+
+from gpulab.errors import BuildError, DeviceMissingError
+from gpulab.runtime import diagnostics, nvrtc, resources, toolkit
+from gpulab.runtime.nvrtc import compile_text
+
+SUM = """
+extern "C" __global__ void sum(const float* a, const float* b, float* c) {
+    c[threadIdx.x] = a[threadIdx.x] * b[threadIdx.x] + c[threadIdx.x];
+}
+"""
+HALF_SUM = """
+#include <cuda_fp16.h>
+extern "C" __global__ void sum(const __half* a, const __half* b, __half* c) {
+    c[threadIdx.x] = __hadd(__hmul(a[threadIdx.x], b[threadIdx.x]), c[threadIdx.x]);
+}
+"""
+TEMPLATE = """
+template <typename T, int N>
+__global__ void fill(T* out) {
+    __shared__ T tile[N];
+    tile[threadIdx.x] = T(threadIdx.x);
+    __syncthreads();
+    out[threadIdx.x] = tile[N - 1 - threadIdx.x];
+}
+"""
+CAPABILITIES = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
+
+
+def body(ptx: str) -> str:
+    return ptx[ptx.index("{") : ptx.rindex("}")]
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_card_and_emulator_run_the_same_ptx(capability):
+    """The PTX beside the cubin (sm_XX) is the PTX of compute_XX."""
+    both = compile_text(HALF_SUM, "sum.cu", "sum", capability)
+    alone = compile_text(HALF_SUM, "sum.cu", "sum", capability, cubin=False)
+    assert both.ptx == alone.ptx
+    assert alone.cubin is None
+    assert both.cubin is not None
+    assert both.cubin[:4] == b"\x7fELF"
+    assert f".target {both.target}" in both.ptx
+
+
+def test_nothing_is_contracted_unless_asked():
+    plain = body(compile_text(SUM, "sum.cu", "sum", (8, 9)).ptx)
+    assert "mul.rn.f32" in plain
+    assert "add.rn.f32" in plain
+    assert "fma" not in plain
+    assert "fma.rn.f32" in body(compile_text(SUM, "sum.cu", "sum", (8, 9), contract=True).ptx)
+
+
+def test_ptxas_is_told_not_to_contract_too():
+    """Half arithmetic reaches ptxas without a rounding modifier, which ptxas may fuse."""
+    assert "mul.f16" in compile_text(HALF_SUM, "sum.cu", "sum", (8, 9)).ptx
+    kit = toolkit.find()
+    assert "--ptxas-options=-fmad=false" in nvrtc.options(kit, "sm_89")
+    assert "--ptxas-options=-fmad=true" in nvrtc.options(kit, "sm_89", contract=True)
+    kept = compile_text(HALF_SUM, "sum.cu", "sum", (8, 9)).cubin
+    fused = compile_text(HALF_SUM, "sum.cu", "sum", (8, 9), contract=True).cubin
+    assert kept != fused
+
+
+def test_subnormals_are_kept():
+    assert ".ftz" not in compile_text(SUM, "sum.cu", "sum", (7, 5)).ptx
+    assert "-ftz=false" in nvrtc.options(toolkit.find(), "sm_75")
+
+
+def test_template_arguments_and_lines():
+    made = compile_text(TEMPLATE, "/src/fill.cu", "fill<float, 64>", (8, 0))
+    assert "fill" in made.lowered
+    assert f".entry {made.lowered}" in made.ptx
+    assert '"/src/fill.cu"' in made.ptx
+    used = resources.parse(made.log, made.lowered, made.ptx)
+    assert used.shared_bytes == 64 * 4
+    assert used.barriers == 1
+    assert used.spill_bytes == 0
+    assert 0 < used.registers < 64
+    assert used.max_threads_per_block is None
+
+
+def test_defines_reach_the_source():
+    text = 'extern "C" __global__ void k(int* x) { *x = VALUE; }'
+    assert "1234" in compile_text(text, "k.cu", "k", (8, 0), defines=["VALUE=1234"]).ptx
+
+
+def test_an_error_names_file_and_line():
+    with pytest.raises(BuildError, match=r"^/src/k\.cu:3: identifier \"undefined_name\"") as caught:
+        compile_text(
+            '\nextern "C" __global__ void k(float* x) {\n  x[0] = undefined_name;\n}\n',
+            "/src/k.cu",
+            "k",
+            (8, 0),
+        )
+    assert caught.value.details["line"] == 3
+    assert caught.value.details["file"] == "/src/k.cu"
+    assert "undefined_name" in caught.value.details["log"]
+
+
+def test_the_first_error_is_named():
+    with pytest.raises(BuildError, match=r"k\.cu:1: .*first_missing"):
+        compile_text(
+            "__device__ int a = first_missing;\n__device__ int b = second_missing;\n"
+            'extern "C" __global__ void k() {}',
+            "k.cu",
+            "k",
+            (8, 0),
+        )
+
+
+COPY_ASYNC = """
+extern "C" __global__ void k(const float* a) {
+    __shared__ float tile[32];
+    unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(tile));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(a));
+}
+"""
+
+
+def test_an_instruction_the_target_lacks_is_refused_with_its_source_line():
+    compile_text(COPY_ASYNC, "copy.cu", "k", (8, 0))
+    with pytest.raises(BuildError, match=r"cp\.async") as caught:
+        compile_text(COPY_ASYNC, "/src/copy.cu", "k", (7, 5))
+    assert caught.value.details["line"] == 5
+    assert "sm_75" in caught.value.message
+    # compute_75 alone would let it through, which is why we always assemble.
+    assert "cp.async" in compile_text(COPY_ASYNC, "copy.cu", "k", (7, 5), cubin=False).ptx
+
+
+def test_a_wrong_instantiation_names_the_entry():
+    with pytest.raises(BuildError, match="nowhere<int>"):
+        compile_text("", "k.cu", "nowhere<int>", (8, 0))
+
+
+def test_a_missing_cuda_header_names_the_command(monkeypatch):
+    kit = toolkit.find()
+    bare = toolkit.Toolkit(kit.library, kit.version, (), None)
+    # NVRTC brings some headers itself; this one it does not.
+    with pytest.raises(BuildError, match="cannot open source file") as caught:
+        compile_text('#include <cuda_nothing.h>\nextern "C" __global__ void k(){}', "k.cu", "k",
+                     (8, 0), kit=bare)  # fmt: skip
+    assert "no CUDA" in caught.value.message
+    assert "pip install" in caught.value.fix
+
+
+def test_a_missing_header_of_ones_own_asks_for_no_wheel():
+    with pytest.raises(BuildError, match=r"tile_of_mine\.cuh") as caught:
+        compile_text('#include "tile_of_mine.cuh"', "k.cu", "k", (8, 0))
+    assert caught.value.fix is None
+
+
+def test_headers_in_the_working_folder_are_not_found(tmp_path, monkeypatch):
+    """Includes are written from raw_kernels/: the same source must not depend on the process."""
+    (tmp_path / "local.cuh").write_text("#define VALUE 1\n")
+    monkeypatch.chdir(tmp_path)
+    text = '#include "local.cuh"\nextern "C" __global__ void k(int* x) { *x = VALUE; }'
+    with pytest.raises(BuildError, match=r"local\.cuh"):
+        compile_text(text, "k.cu", "k", (8, 0))
+
+
+def test_no_nvrtc_names_the_command(monkeypatch):
+    monkeypatch.setattr(toolkit, "installed", lambda: ())
+    with pytest.raises(DeviceMissingError, match="NVRTC") as caught:
+        toolkit.find()
+    assert "nvidia-cuda-nvrtc" in caught.value.fix
+
+
+def test_a_driver_gets_an_nvrtc_of_its_major(monkeypatch):
+    def kit(major, minor):
+        return toolkit.Toolkit(toolkit.Path(f"/lib{major}"), (major, minor), (), None)
+
+    monkeypatch.setattr(toolkit, "installed", lambda: (kit(13, 5), kit(12, 9)))
+    assert toolkit.find().version == (13, 5)
+    assert toolkit.find((13, 0)).version == (13, 5)  # minor versions are compatible
+    assert toolkit.find((12, 2)).version == (12, 9)
+    monkeypatch.setattr(toolkit, "installed", lambda: (kit(13, 5),))
+    with pytest.raises(DeviceMissingError, match="newer than the driver") as caught:
+        toolkit.find((12, 2))
+    assert "cu12" in caught.value.fix
+
+
+def test_targets():
+    kit = toolkit.find()
+    assert nvrtc.target_name(kit, (9, 0)) == "sm_90"
+    assert nvrtc.target_name(kit, (9, 0), feature_target=True) == "sm_90a"
+    assert nvrtc.target_name(kit, (12, 9)) == "sm_121"  # the nearest lower one of its major
+    with pytest.raises(BuildError, match="no target sm_70"):
+        nvrtc.target_name(kit, (7, 0))
+    with pytest.raises(BuildError, match="no target sm_89a"):
+        nvrtc.target_name(kit, (8, 9), feature_target=True)
+    with pytest.raises(BuildError, match="no target sm_129a"):
+        nvrtc.target_name(kit, (12, 9), feature_target=True)
+
+
+def test_headers_of_another_major_are_not_taken(tmp_path, monkeypatch):
+    for major in (12, 13):
+        folder = tmp_path / f"cuda{major}" / "include"
+        folder.mkdir(parents=True)
+        (folder / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {major}030\n")
+    monkeypatch.setattr(toolkit, "_site_folders", lambda: iter(()))
+    monkeypatch.setattr(
+        toolkit, "_system_folders", lambda: iter([tmp_path / "cuda12", tmp_path / "cuda13"])
+    )
+    assert toolkit._headers_for((13, 5)) == ((tmp_path / "cuda13" / "include",), (13, 3))
+    assert toolkit._headers_for((14, 0)) == ((), None)
+
+
+def test_a_library_that_cannot_be_loaded_is_passed_over(tmp_path):
+    broken = tmp_path / "libnvrtc.so.13"
+    broken.write_bytes(b"not a library")
+    assert toolkit.library_version(broken) is None
+    assert os.path.exists(toolkit.find().library)
+
+
+def test_line_of_a_ptx_line():
+    ptx = '.file 1 "a.cu"\n.file 2 "b.cuh"\n.loc 1 7 3\nadd;\n.loc 2 9 1, inlined_at 1 8 1\nmul;\n'
+    assert diagnostics.place_of_ptx_line(ptx, 4) == diagnostics.Place("a.cu", 7)
+    assert diagnostics.place_of_ptx_line(ptx, 6) == diagnostics.Place("b.cuh", 9)
+    assert diagnostics.place_of_ptx_line(ptx, 1) is None
