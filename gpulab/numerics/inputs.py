@@ -1,0 +1,274 @@
+"""Seeded, named input families, every one of which makes every format round.
+
+A family draws float32 values (the ORIGINAL inputs) for one operand of an operation. All formats
+get the same values, so that rows of a table differ in format and nothing else; only where a format
+cannot hold them does a family declare another scale, always a power of two. Scales also keep sums
+of up to 2^16 products inside the range of a 16-bit result.
+
+The periodic family follows the published programs of this kind in its constants, 0.013 for the
+first operand and 0.017 for the second. Their pattern is not published with them; it is fixed here:
+
+    A[i, k] = ((31 i +  7 k + seed) mod 97 - 48) * 0.013
+    B[k, j] = ((11 k + 29 j + seed) mod 89 - 44) * 0.017
+
+(the pattern of B applies to an operand's own row and column indices).
+
+``rounding_share`` is the check that inputs are evidence for a claim about rounding. Values that a
+format holds exactly, such as small integers, are not: a kernel that skips every rounding, or
+rounds twice, gives the same bits on them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.errors import UsageError
+from gpulab.formats import Format, decode, encode, get
+from gpulab.numerics.rounding import next_lower
+
+Draw = Callable[[np.random.Generator, tuple[int, int], int, int, Format], NDArray[np.float64]]
+"""(generator, shape, operand number, seed, format) -> float64 values; the shape is (rows, columns),
+the terms of a sum run along the columns of operand 0 and along the rows of operand 1."""
+
+LOGNORMAL_SIGMA = 1.5
+PERIODIC = ((31, 7, 97, 0.013), (11, 29, 89, 0.017))
+"""(row step, column step, period, scale) of the first and the second operand."""
+
+MIN_ROUNDING_SHARE = 0.5
+"""At least this share of the stored elements must differ from the original ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """A named way to draw an operand.
+
+    Args:
+        name: as in records.
+        about: one phrase for tables.
+        draw: see ``Draw``.
+        scale: power of two applied to each operand; the key is a format name or ``*``.
+        same_along_k: the terms of a sum have no preferred order, so that one order of summation
+            stands for all.
+        formats: None, or a predicate of the formats it is made for.
+    """
+
+    name: str
+    about: str
+    draw: Draw
+    scale: Mapping[str, float] = field(default_factory=dict)
+    same_along_k: bool = True
+    formats: Callable[[Format], bool] | None = None
+
+    def factor(self, fmt: Format) -> float:
+        """The declared scale for a format."""
+        return self.scale.get(fmt.name, self.scale.get("*", 1.0))
+
+
+def _signs(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
+    return rng.integers(0, 2, shape).astype(np.float64) * 2.0 - 1.0
+
+
+def _normal(
+    rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
+) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = rng.standard_normal(shape)
+    return values
+
+
+def _uniform(
+    rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
+) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = rng.random(shape)
+    return values
+
+
+def _lognormal(
+    rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
+) -> NDArray[np.float64]:
+    return _signs(rng, shape) * np.exp(LOGNORMAL_SIGMA * rng.standard_normal(shape))
+
+
+def _pattern(shape: tuple[int, int], operand: int, seed: int) -> tuple[NDArray[np.int64], int]:
+    row, column, period, _ = PERIODIC[operand]
+    i = np.arange(shape[0], dtype=np.int64)[:, None] * row
+    j = np.arange(shape[1], dtype=np.int64)[None, :] * column
+    return (i + j + seed) % period, period
+
+
+def _periodic(
+    rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
+) -> NDArray[np.float64]:
+    values, period = _pattern(shape, operand, seed)
+    scaled: NDArray[np.float64] = (values - period // 2).astype(np.float64) * PERIODIC[operand][3]
+    return scaled
+
+
+def _periodic_positive(
+    rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
+) -> NDArray[np.float64]:
+    values, _ = _pattern(shape, operand, seed)
+    scaled: NDArray[np.float64] = (values + 1).astype(np.float64) * PERIODIC[operand][3]
+    return scaled
+
+
+def _sorted(
+    rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
+) -> NDArray[np.float64]:
+    return np.sort(rng.standard_normal(shape), axis=1 - operand)
+
+
+def _cancelling(
+    rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
+) -> NDArray[np.float64]:
+    """The second half of a sum takes back three quarters of the first, term by term."""
+    values = rng.standard_normal(shape)
+    along = values if operand else values.T  # (terms, other)
+    half = along.shape[0] // 2
+    if operand:
+        along[half : 2 * half] = -0.75 * along[:half]
+    else:
+        along[half : 2 * half] = along[:half]
+    return values
+
+
+def _wide(
+    rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
+) -> NDArray[np.float64]:
+    return _signs(rng, shape) * np.exp2(rng.uniform(-5.0, 3.0, shape))
+
+
+def _spiked(
+    rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
+) -> NDArray[np.float64]:
+    """One element of each sum is 32 times larger than the others."""
+    values = rng.standard_normal(shape)
+    along = values.T if operand else values  # (other, terms)
+    at = rng.integers(0, along.shape[1], along.shape[0])
+    along[np.arange(along.shape[0]), at] *= 32.0
+    return values
+
+
+def _subnormal(
+    rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
+) -> NDArray[np.float64]:
+    """Subnormal times large: the products are normal again, so a flushed operand shows."""
+    if operand == 1:
+        return 32.0 * rng.standard_normal(shape)
+    return fmt.min_normal * rng.uniform(0.25, 1.0, shape) * _signs(rng, shape)
+
+
+_ALL = (
+    Family("normal", "N(0, 1)", _normal, {"int8": 24.0}),
+    Family("uniform", "U(0, 1), all positive", _uniform, {"int8": 96.0}),
+    Family(
+        "lognormal",
+        "random sign times lognormal, sigma 1.5",
+        _lognormal,
+        {"*": 2.0**-4, "int8": 4.0},
+    ),
+    Family("periodic", "published pattern, 0.013 and 0.017", _periodic, {"int8": 128.0}, False),
+    Family(
+        "periodic_positive",
+        "published pattern, all positive",
+        _periodic_positive,
+        {"*": 0.5, "int8": 64.0},
+        False,
+    ),
+    Family("sorted", "N(0, 1), ascending along the sum", _sorted, {"*": 0.5, "int8": 24.0}, False),
+    Family(
+        "cancelling",
+        "the second half of the sum takes back most of the first",
+        _cancelling,
+        {"int8": 24.0},
+        False,
+    ),
+    Family("wide", "random sign, magnitudes 2^-5 to 2^3", _wide, {"int8": 8.0}),
+    Family("spiked", "N(0, 1), one term 32 times larger", _spiked, {"int8": 2.0}, False),
+    Family(
+        "subnormal",
+        "first operand below the smallest normal number",
+        _subnormal,
+        formats=lambda fmt: not fmt.is_integer,
+    ),
+)
+FAMILIES: Mapping[str, Family] = {family.name: family for family in _ALL}
+DEFAULT = ("normal", "uniform", "lognormal", "periodic")
+"""The families a verdict rests on unless told otherwise."""
+
+
+def get_family(name: str | Family) -> Family:
+    """The family of a name.
+
+    Raises:
+        UsageError: unknown; lists the known ones.
+    """
+    if isinstance(name, Family):
+        return name
+    if name not in FAMILIES:
+        raise UsageError(
+            f"unknown input family {name!r}", fix=f"choose one of: {', '.join(FAMILIES)}"
+        )
+    return FAMILIES[name]
+
+
+def families_for(fmt: str) -> tuple[str, ...]:
+    """Names of all families made for a format."""
+    row = get(fmt)
+    return tuple(f.name for f in _ALL if f.formats is None or f.formats(row))
+
+
+def draw(
+    family: str | Family, operand: int, shape: tuple[int, int], fmt: str, seed: int
+) -> NDArray[np.float32]:
+    """Original float32 values of one operand.
+
+    Args:
+        family: a name of ``FAMILIES`` or a family of one's own.
+        operand: 0 or 1: the pattern, the axis of the sum and the random stream depend on it.
+        shape: (rows, columns).
+        fmt: storage format that the values are meant for (decides the scale only).
+        seed: 0 .. 2^32 - 1.
+
+    Raises:
+        UsageError: unknown family, or one that is not made for the format.
+    """
+    chosen, row = get_family(family), get(fmt)
+    if chosen.formats is not None and not chosen.formats(row):
+        raise UsageError(f"the family {chosen.name} is not made for {fmt}")
+    key = zlib.crc32(chosen.name.encode())
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, key, operand])))
+    values = chosen.draw(rng, shape, operand, seed, row)
+    return (values * chosen.factor(row)).astype(np.float32)
+
+
+def rounding_share(fmt: str, original: NDArray[np.float32]) -> float:
+    """Share of the elements that storing them in the format changes.
+
+    fp32 holds every original, so there the question is whether the next narrower format (tf32)
+    would change them: if not, no fp32 kernel could be told from a tf32 one.
+    """
+    row = get(fmt)
+    if row.storage == np.float32 and row.bits == 32:
+        row = next_lower(row)
+    changed = decode(row, encode(row, original)) != original
+    return float(np.mean(changed)) if changed.size else 0.0
+
+
+def require_rounding(fmt: str, name: str, original: NDArray[np.float32]) -> None:
+    """Refuse inputs that a format represents exactly.
+
+    Raises:
+        UsageError: fewer than ``MIN_ROUNDING_SHARE`` of the elements are changed by storage.
+    """
+    share = rounding_share(fmt, original)
+    if not share >= MIN_ROUNDING_SHARE:
+        raise UsageError(
+            f"{name}: storing in {fmt} changes only {share:.1%} of the elements; values that the "
+            "format represents exactly are no evidence for a claim about rounding",
+            fix="use inputs with full significands, for example the family normal",
+        )

@@ -1,0 +1,252 @@
+"""Float64 references of a product: R1 (stored inputs), R0 (original inputs) and S = |A| |B|.
+
+All three are computed in blocks of rows and columns; only the results are kept, 16 bytes an
+element (R1 in float64, S and the small difference R0 - R1 in float32, whose rounding is far below
+any bound that uses them). Integer inputs are exact: their products and sums stay below 2^53.
+
+Beyond ``FULL_PRODUCTS`` multiplications the result is not computed whole but on patches: seeded
+rows over all columns and seeded columns over all rows, in full K. One row lies in each of equally
+wide strips (and the first and last are always in), so a wrong tile is seen wherever it lies; a
+single wrong element outside of the patches is not. ``coverage`` and ``text`` say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.formats import decode
+
+Stored = NDArray[Any]
+Floats = NDArray[np.float64]
+
+FULL_PRODUCTS = 1 << 34
+"""Products m n k up to which every element is checked: 2580^3."""
+_FEWEST_LINES = 64
+"""Rows (and columns) sampled at least."""
+_PANEL_BYTES = 32 << 20
+"""Float64 panel of one operand while multiplying."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A checked part of the result: the outer product of ``rows`` and ``cols``.
+
+    Args:
+        rows: row indices (ascending).
+        cols: column indices (ascending).
+        r1: float64 over the stored inputs.
+        s: |A| |B| over the stored inputs.
+        r0_shift: R0 - R1, or None where the original inputs equal the stored ones.
+    """
+
+    rows: NDArray[np.int64]
+    cols: NDArray[np.int64]
+    r1: Floats
+    s: NDArray[np.float32]
+    r0_shift: NDArray[np.float32] | None
+
+    def of(self, full: Stored) -> Stored:
+        """The same part of a full (m, n) array; a view where the patch is everything."""
+        if full.shape == self.r1.shape:
+            return full
+        return full[np.ix_(self.rows, self.cols)]
+
+    def index(self, i: int, j: int) -> tuple[int, int]:
+        """Place in the full array of element (i, j) of the patch."""
+        return int(self.rows[i]), int(self.cols[j])
+
+    @property
+    def r0(self) -> Floats:
+        """Float64 over the original inputs."""
+        return self.r1 if self.r0_shift is None else self.r1 + self.r0_shift
+
+
+@dataclass(frozen=True)
+class Reference:
+    """References on all patches of an (m, n) result.
+
+    Args:
+        shape: (m, n).
+        patches: one that is everything, or rows and columns.
+        coverage: share of the elements that lie in a patch.
+        text: the same in words.
+    """
+
+    shape: tuple[int, int]
+    patches: tuple[Patch, ...]
+    coverage: float
+    text: str
+
+
+def lines(count: int, wanted: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Ascending indices: the first, the last, and a seeded one in each of ``wanted`` strips."""
+    if wanted >= count:
+        return np.arange(count, dtype=np.int64)
+    edges = np.linspace(0, count, wanted + 1).astype(np.int64)
+    inside = rng.integers(edges[:-1], edges[1:])
+    return np.unique(np.concatenate([inside, [0, count - 1]]))
+
+
+def reference(
+    fmt: str,
+    a: Stored,
+    b: Stored,
+    a0: NDArray[np.float32] | None = None,
+    b0: NDArray[np.float32] | None = None,
+    *,
+    seed: int = 0,
+    full_products: int = FULL_PRODUCTS,
+) -> Reference:
+    """R1, S and, with the originals, R0 of ``a @ b``.
+
+    Args:
+        fmt: storage format of ``a`` (m, k) and ``b`` (k, n).
+        a: stored codes, row-major.
+        b: stored codes, row-major.
+        a0: original float32 values of ``a``, or None where R0 is not needed.
+        b0: original float32 values of ``b``.
+        seed: of the sampled rows and columns.
+        full_products: limit above which rows and columns are sampled.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    whole_rows, whole_cols = np.arange(m, dtype=np.int64), np.arange(n, dtype=np.int64)
+    if m * n * k <= full_products:
+        patch = _patch(fmt, a, b, a0, b0, whole_rows, whole_cols)
+        return Reference((m, n), (patch,), 1.0, f"all {m} x {n} elements")
+    rng = np.random.Generator(np.random.PCG64(seed))
+    rows = lines(m, max(_FEWEST_LINES, full_products // (2 * n * k)), rng)
+    cols = lines(n, max(_FEWEST_LINES, full_products // (2 * m * k)), rng)
+    patches = (
+        _patch(fmt, a, b, a0, b0, rows, whole_cols),
+        _patch(fmt, a, b, a0, b0, whole_rows, cols),
+    )
+    seen = len(rows) * n + m * len(cols) - len(rows) * len(cols)
+    coverage = seen / (m * n)
+    text = (
+        f"{len(rows)} of {m} rows and {len(cols)} of {n} columns, seeded, over the full K: "
+        f"{coverage:.2%} of the elements"
+    )
+    return Reference((m, n), patches, coverage, text)
+
+
+def _patch(
+    fmt: str,
+    a: Stored,
+    b: Stored,
+    a0: NDArray[np.float32] | None,
+    b0: NDArray[np.float32] | None,
+    rows: NDArray[np.int64],
+    cols: NDArray[np.int64],
+) -> Patch:
+    shape = (len(rows), len(cols))
+    r1, s = np.empty(shape), np.empty(shape, np.float32)
+    shift = None
+    originals = None
+    if a0 is not None and b0 is not None and fmt != "fp32":
+        shift, originals = np.empty(shape, np.float32), (a0, b0)
+    k = a.shape[1]
+    step = max(1, _PANEL_BYTES // (8 * k))
+    for left in range(0, len(cols), step):
+        where = cols[left : left + step]
+        right = decode(fmt, _take(b, where, 1))
+        right_abs = np.abs(right)
+        right0 = None if originals is None else _take(originals[1], where, 1).astype(np.float64)
+        for top in range(0, len(rows), step):
+            part = (slice(top, top + step), slice(left, left + step))
+            stored = decode(fmt, _take(a, rows[part[0]], 0))
+            with np.errstate(invalid="ignore"):  # infinities and NaN are inputs of one probe
+                r1[part] = stored @ right
+                if originals is not None and right0 is not None and shift is not None:
+                    original = _take(originals[0], rows[part[0]], 0).astype(np.float64)
+                    shift[part] = original @ right0 - r1[part]
+                s[part] = np.abs(stored, out=stored) @ right_abs
+    return Patch(rows, cols, r1, s, shift)
+
+
+def _take(array: Stored, where: NDArray[np.int64], axis: int) -> Stored:
+    """Rows or columns by ascending index; a slice where they are consecutive."""
+    if len(where) and where[-1] - where[0] + 1 == len(where):
+        run = slice(int(where[0]), int(where[-1]) + 1)
+        return np.ascontiguousarray(array[run] if axis == 0 else array[:, run])
+    return np.take(array, where, axis=axis)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A seeded block of rows and columns in full K, on which contracts and mutants are simulated.
+
+    Args:
+        shape: (m, n) of the whole result.
+        rows: row indices; the first and the last row are among them.
+        cols: column indices, likewise.
+        a_codes: stored (r, k).
+        b_codes: stored (k, c).
+        a: the values of ``a_codes``.
+        b: the values of ``b_codes``.
+        element: gives exact values of C at (row, column) pairs anywhere in the result.
+    """
+
+    shape: tuple[int, int]
+    rows: NDArray[np.int64]
+    cols: NDArray[np.int64]
+    a_codes: Stored
+    b_codes: Stored
+    a: Floats
+    b: Floats
+    element: Callable[[NDArray[np.int64], NDArray[np.int64]], Floats]
+
+    @property
+    def k(self) -> int:
+        """Terms of one sum."""
+        return int(self.a.shape[1])
+
+    @property
+    def r1(self) -> Floats:
+        """Float64 over the stored inputs."""
+        with np.errstate(invalid="ignore"):
+            return self.a @ self.b
+
+    @property
+    def s(self) -> Floats:
+        """|A| |B|."""
+        return np.abs(self.a) @ np.abs(self.b)
+
+
+_BLOCK_SIDE = 32
+_BLOCK_VALUES = 1 << 21
+"""Float64 values of one operand of a block: 16 MiB."""
+
+
+def block(fmt: str, a: Stored, b: Stored, *, seed: int, side: int = _BLOCK_SIDE) -> Block:
+    """A block of about ``side`` x ``side`` elements; thinner where K is very large.
+
+    A result with fewer rows than ``side`` gives more columns, and the reverse.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    most = max(2, _BLOCK_VALUES // k)
+    r = min(m, side, most)
+    c = min(n, max(side, side * side // r), most)
+    r = min(m, max(r, side * side // c), most)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    rows = lines(m, m if r == m else max(1, r - 2), rng)
+    cols = lines(n, n if c == n else max(1, c - 2), rng)
+    a_codes, b_codes = _take(a, rows, 0), _take(b, cols, 1)
+
+    def element(i: NDArray[np.int64], j: NDArray[np.int64]) -> Floats:
+        out = np.empty(i.shape)
+        chunk = max(1, _BLOCK_VALUES // k)
+        for start in range(0, i.size, chunk):
+            part = slice(start, start + chunk)
+            left = decode(fmt, a[i.ravel()[part]])
+            right = decode(fmt, np.ascontiguousarray(b[:, j.ravel()[part]].T))
+            out.ravel()[part] = np.einsum("ek,ek->e", left, right)
+        return out
+
+    return Block(
+        (m, n), rows, cols, a_codes, b_codes, decode(fmt, a_codes), decode(fmt, b_codes), element
+    )

@@ -1,0 +1,117 @@
+"""Checks that need no numbers: shape, poison left over, inputs kept, repetition, non-finite places.
+
+Outputs are filled with one of two byte patterns before each run. Both are finite in every format,
+so neither can be taken for a legitimate NaN, and an element is called unwritten only where it
+follows the pattern through both colours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+POISONS = (0xA5, 0x5A)
+"""The two colours (byte patterns)."""
+
+Index = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something structurally wrong.
+
+    Args:
+        code: reason code of ``verdict``.
+        text: one sentence.
+        index: first element concerned, or None.
+        count: elements concerned.
+    """
+
+    code: str
+    text: str
+    index: Index | None = None
+    count: int = 0
+
+
+def first_index(mask: NDArray[np.bool_]) -> Index | None:
+    """Index of the first True in row-major order; None where there is none."""
+    if not mask.any():
+        return None
+    return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+
+
+def check_shape(got: NDArray[Any], shape: Index, dtype: np.dtype[Any]) -> Finding | None:
+    """The result has the declared shape and storage type."""
+    if got.shape == shape and got.dtype == dtype:
+        return None
+    return Finding("shape", f"the result is {got.dtype} {got.shape}, declared {dtype} {shape}")
+
+
+def poisoned(got: NDArray[Any], poison: int) -> NDArray[np.bool_]:
+    """Elements whose every byte is the pattern."""
+    raw = np.ascontiguousarray(got).view(np.uint8).reshape(*got.shape, got.dtype.itemsize)
+    mask: NDArray[np.bool_] = (raw == poison).all(axis=-1)
+    return mask
+
+
+def check_written(
+    first: NDArray[Any], second: NDArray[Any], poisons: tuple[int, int] = POISONS
+) -> Finding | None:
+    """No element follows the poison through two runs on the same inputs."""
+    mask = poisoned(first, poisons[0]) & poisoned(second, poisons[1])
+    at = first_index(mask)
+    if at is None:
+        return None
+    count = int(mask.sum())
+    return Finding("unwritten", f"{count} of {mask.size} elements are never written", at, count)
+
+
+def check_repeat(
+    first: NDArray[Any], second: NDArray[Any], poisons: tuple[int, int] = POISONS
+) -> Finding | None:
+    """Two runs on the same inputs give the same bits (unwritten elements are another finding)."""
+    bits = f"u{first.dtype.itemsize}"
+    mask = np.ascontiguousarray(first).view(bits) != np.ascontiguousarray(second).view(bits)
+    mask &= ~(poisoned(first, poisons[0]) & poisoned(second, poisons[1]))
+    at = first_index(mask)
+    if at is None:
+        return None
+    count = int(mask.sum())
+    return Finding(
+        "nondeterministic",
+        f"{count} of {mask.size} elements differ between two runs on the same inputs",
+        at,
+        count,
+    )
+
+
+def check_finite(values: NDArray[np.float64], may_overflow: bool) -> Finding | None:
+    """No NaN (and, unless the output format can overflow, no Inf) anywhere in a finite result."""
+    bad = np.isnan(values) if may_overflow else ~np.isfinite(values)
+    at = first_index(bad)
+    if at is None:
+        return None
+    count = int(bad.sum())
+    what = "NaN" if np.isnan(values[at]) else "Inf"
+    return Finding(
+        "nonfinite",
+        f"{count} elements are NaN or Inf where the answer is finite ({what})",
+        at,
+        count,
+    )
+
+
+def check_kinds(got: NDArray[np.float64], want: NDArray[np.float64]) -> Finding | None:
+    """NaN, +Inf and -Inf stand exactly where the reference has them."""
+    bad = np.isnan(got) != np.isnan(want)
+    bad |= np.isposinf(got) != np.isposinf(want)
+    bad |= np.isneginf(got) != np.isneginf(want)
+    at = first_index(bad)
+    if at is None:
+        return None
+    count = int(bad.sum())
+    text = f"{count} elements differ in kind: {got[at]} instead of {want[at]} at the first"
+    return Finding("nonfinite", text, at, count)

@@ -1,0 +1,96 @@
+"""What an operation is: dims, inputs, float64 reference, cost, and the judge of a kernel.
+
+An operation knows nothing of devices. A kernel reaches it as a ``Runner``: a function from stored
+inputs to stored outputs. Whoever runs kernels keeps one ``Cache`` for a whole run and passes it to
+every ``judge``: references, inputs and simulations are then computed once for all kernels that
+share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from numpy.typing import NDArray
+
+from gpulab.numerics.cache import Cache
+from gpulab.numerics.contract import Capability, VariantLike
+from gpulab.numerics.inputs import Family
+from gpulab.numerics.verdict import Judgement
+
+Dims = Mapping[str, int]
+Effort = Literal["quick", "full"]
+RestsOn = Literal["both", "contract"]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one launch left behind.
+
+    Args:
+        outputs: stored arrays by parameter name.
+        inputs_unchanged: every input came back bit for bit.
+    """
+
+    outputs: dict[str, NDArray[Any]]
+    inputs_unchanged: bool
+
+
+class Runner(Protocol):
+    """Runs a kernel once on fresh memory whose outputs are filled with a byte first."""
+
+    def __call__(self, inputs: Mapping[str, NDArray[Any]], *, poison: int) -> RunResult:
+        """Stored inputs by parameter name -> outputs."""
+
+
+class Op(Protocol):
+    """An operation of the lab."""
+
+    name: str
+    dims: tuple[str, ...]
+
+    def check_dims(self, dims: Dims) -> None:
+        """Refuse missing, unknown or impossible dims.
+
+        Raises:
+            UsageError: names the dim and its limits.
+        """
+
+    def terms(self, dims: Dims) -> int:
+        """Terms summed for one output element: the K of the gates."""
+
+    def flops(self, dims: Dims) -> int:
+        """Floating-point operations."""
+
+    def bytes_moved(self, variant: VariantLike, dims: Dims) -> int:
+        """Least traffic in bytes: every input read once, every output written once."""
+
+    def host_bytes(self, dims: Dims) -> int:
+        """Memory a judge needs on the host, about."""
+
+    def make_inputs(
+        self, dims: Dims, family: str | Family, fmt: str, seed: int
+    ) -> dict[str, NDArray[Any]]:
+        """Original float32 inputs by parameter name."""
+
+    def judge(
+        self,
+        variant: VariantLike,
+        dims: Dims,
+        run: Runner,
+        *,
+        capability: Capability,
+        families: Sequence[str | Family] | None = None,
+        seed: int = 0,
+        effort: Effort = "quick",
+        atomics: bool = False,
+        cache: Cache | None = None,
+        rests_on: RestsOn = "both",
+    ) -> Judgement:
+        """Run a kernel on families and probes and judge it."""
+
+
+def judge(op: Op, variant: VariantLike, dims: Dims, run: Runner, **options: Any) -> Judgement:
+    """``op.judge(variant, dims, run, **options)``."""
+    return op.judge(variant, dims, run, **options)

@@ -1,0 +1,215 @@
+"""Runs a product kernel on families and probes and collects what every check says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.numerics import gates, mutants, power, probes, structure
+from gpulab.numerics.contract import Contract
+from gpulab.numerics.inputs import MIN_ROUNDING_SHARE, Family, get_family
+from gpulab.numerics.power import Certificate, Evidence
+from gpulab.numerics.simulate import to_output
+from gpulab.numerics.structure import POISONS, Finding
+from gpulab.numerics.verdict import FamilyResult, Judgement, ProbeResult, Reason
+from gpulab.ops.base import Effort, RestsOn, Runner
+from gpulab.ops.matmul_data import Data, FamilyData, ProbeData
+from gpulab.ops.matmul_measure import measure
+
+Floats = NDArray[np.float64]
+
+_LOOKS_LIKE = 0.9
+"""Share of equal elements from which a wrong result is said to look like a mutant's."""
+
+
+class Case:
+    """One kernel at one size.
+
+    Args:
+        contract: what it is judged by.
+        data: inputs and references.
+        run: the kernel.
+        families: the first is run twice.
+        effort: which probes.
+        rests_on: which gate decides.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        data: Data,
+        run: Runner,
+        families: Sequence[str | Family],
+        effort: Effort,
+        rests_on: RestsOn,
+    ) -> None:
+        self.contract, self.data, self.runner = contract, data, run
+        self.families = [get_family(f) for f in families]
+        self.effort, self.rests_on = effort, rests_on
+        self.structure: list[Reason] = []
+        self.notes: list[str] = []
+        self.runs = 0
+
+    def judge(self) -> Judgement:
+        """Run everything and put it together."""
+        results = [self._family(i, family) for i, family in enumerate(self.families)]
+        found = self.data.probes(self.effort) if self.rests_on == "both" else []
+        probed = [self._probe(one) for one in found]
+        ref = self.data.family(self.families[0]).reference
+        return Judgement(
+            families=tuple(results),
+            probes=tuple(probed),
+            power=self._power(found),
+            structure=tuple(self.structure),
+            coverage=ref.coverage,
+            coverage_text=ref.text,
+            arithmetic_text=self.contract.allowance(self.data.dims["k"]).text,
+            runs=self.runs,
+            rests_on=self.rests_on,
+            notes=tuple(self.notes),
+        )
+
+    def _launch(self, inputs: dict[str, Any], poison: int, where: str) -> NDArray[Any] | None:
+        """One run; None (and a structural reason) where shape or type are not as declared."""
+        self.runs += 1
+        result = self.runner(inputs, poison=poison)
+        if not result.inputs_unchanged:
+            self._note(Finding("inputs-changed", "the kernel wrote to its inputs"), where)
+        got = result.outputs.get("c")
+        if got is None:
+            self._note(Finding("shape", "the kernel returned no output c"), where)
+            return None
+        m, n, _ = self.data.mnk
+        wrong = structure.check_shape(got, (m, n), self.contract.store(np.zeros(1)).dtype)
+        self._note(wrong, where)
+        return got if wrong is None else None
+
+    def _note(self, finding: Finding | None, where: str) -> None:
+        """Keep the first finding of each kind."""
+        if finding is not None and all(r.code != finding.code for r in self.structure):
+            at = f", first at {[*finding.index]}" if finding.index is not None else ""
+            text = f"{where}: {finding.text}{at}"
+            self.structure.append(Reason(finding.code, text, finding.index, where))
+
+    def _family(self, number: int, family: Family) -> FamilyResult:
+        data = self.data.family(family)
+        colours = POISONS if number % 2 == 0 else (POISONS[1], POISONS[0])
+        got = self._launch(data.stored, colours[0], family.name)
+        if number == 0 and got is not None:
+            again = self._launch(data.stored, colours[1], family.name)
+            if again is not None:
+                self._note(structure.check_written(got, again, colours), family.name)
+                if not self.contract.atomics:
+                    self._note(structure.check_repeat(got, again, colours), family.name)
+        values = None
+        if got is not None:
+            values = self.contract.values(got)
+            self._note(structure.check_finite(values, self._may_overflow(data)), family.name)
+        if data.share < MIN_ROUNDING_SHARE:
+            text = (
+                f"{family.name}: storing in {self.contract.format} changes only "
+                f"{data.share:.1%} of the elements"
+            )
+            self._note(Finding("exact-inputs", text), family.name)
+        return measure(
+            self.contract,
+            data,
+            self.data.spread(family),
+            values,
+            family.name,
+            self.data.seed,
+            self.data.dims["k"],
+        )
+
+    def _may_overflow(self, data: FamilyData) -> bool:
+        """Whether a right answer (with twice the sampled |A||B|) could exceed the output."""
+        row = self.contract.output_row
+        if row is None:
+            return False
+        largest = max(float(patch.s.max()) for patch in data.reference.patches)
+        return not 2 * largest < row.max_finite
+
+    def _probe(self, one: ProbeData) -> ProbeResult:
+        probe, reasons = one.probe, []
+        got = self._launch(probe.inputs, POISONS[self.runs % 2], probe.name)
+        wrong = checked = 0
+        if got is None:
+            m, n, _ = self.data.mnk
+            reasons.append(Reason("exact-probe", f"{probe.name}: no result to compare"))
+            return ProbeResult(probe.name, probe.about, m * n, m * n, tuple(reasons))
+        values = self.contract.values(got)
+        for patch in one.reference.patches:
+            mine = np.asarray(patch.of(values))
+            right = to_output(self.contract, patch.r1)
+            if probe.finite:
+                bad = ~(mine == right)
+            else:
+                self._note(structure.check_kinds(mine, right), probe.name)
+                allowed = self.contract.allowance(self.data.dims["k"])
+                d = allowed.relative * patch.s.astype(np.float64) + allowed.absolute
+                bad = ~gates.interval(mine, patch.r1, d, self.contract.output_row).ok
+            wrong, checked = wrong + int(bad.sum()), checked + bad.size
+            at = structure.first_index(bad)
+            if at is not None and not reasons:
+                index = patch.index(at[0], at[1])
+                text = f"{probe.name}{[*index]}: got {mine[at]:.9g}, exactly {right[at]:.9g}"
+                if probe.name == "one_hot":
+                    row = values[index[0]]
+                    text += f"; {probes.locate(probe, self.contract.format, index[0], row)}"
+                reasons.append(Reason("exact-probe", text, index, probe.name))
+        if reasons and probe.name.startswith("exact"):
+            self._looks_like(one, values)
+        return ProbeResult(probe.name, probe.about, wrong, checked, tuple(reasons))
+
+    def _looks_like(self, one: ProbeData, values: Floats) -> None:
+        """Note the mutants whose bits on the probe are (nearly) the kernel's."""
+        block = one.block
+        mine = values[np.ix_(block.rows, block.cols)]
+        for mutant in mutants.STANDARD:
+            if mutant.refused(self.contract, block) is None:
+                share = float(np.mean(mine == mutant.compute(self.contract, block)))
+                if share >= _LOOKS_LIKE:
+                    self.notes.append(
+                        f"on {one.probe.name} {share:.0%} of the bits are those of the mutant "
+                        f"{mutant.name} ({mutant.about})"
+                    )
+
+    def _power(self, found: Sequence[ProbeData]) -> tuple[Certificate, ...]:
+        """The certificate of these inputs under this contract, computed once a run."""
+
+        def make() -> tuple[Certificate, ...]:
+            evidence = [self._evidence(family) for family in self.families]
+            for one in found:
+                if one.probe.name.startswith("exact"):
+                    name = one.probe.name
+                    evidence.append(power.probe_evidence(name, self.contract, one.block))
+            return power.certify(self.contract, evidence)
+
+        key = (self.contract, tuple(self.families), self.effort, self.rests_on)
+        return self.data.cached("power", *key, make=make)
+
+    def _evidence(self, family: Family) -> Evidence:
+        block = self.data.block(family)
+        if self.rests_on == "both":
+            spread = self.data.spread(family)
+            return power.family_evidence(family.name, self.contract, block, spread)
+        data, k = self.data.family(family), self.data.dims["k"]
+        original = self.data.op.make_inputs(
+            self.data.dims, family, self.contract.format, self.data.seed
+        )
+        a0, b0 = (original[name].astype(np.float64) for name in ("a", "b"))
+        r0 = a0[block.rows] @ b0[:, block.cols]
+        if self.contract.exact:
+            r0 = to_output(self.contract, block.r1)
+        tolerance = gates.contract_tolerance(
+            "matmul", self.contract.format, self.contract.output, k
+        )
+
+        def failed_by(values: Floats) -> list[str]:
+            ok = gates.contract_gate(values, r0, data.largest, tolerance).ok
+            return [] if ok.all() else ["contract"]
+
+        return Evidence(family.name, block, failed_by)

@@ -1,0 +1,193 @@
+"""The numbers of one kernel on one input family: errors, both gates, first wrong elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.numerics import gates
+from gpulab.numerics.contract import Allowance, Contract
+from gpulab.numerics.errors import ErrorSummary, elementwise
+from gpulab.numerics.gates import ContractTolerance, RmsSum
+from gpulab.numerics.rounding import through
+from gpulab.numerics.simulate import Spread, to_output
+from gpulab.numerics.structure import first_index
+from gpulab.numerics.verdict import FamilyResult, Reason
+from gpulab.ops.matmul_data import FamilyData
+
+Floats = NDArray[np.float64]
+
+_BAND_ELEMENTS = 1 << 18
+"""Elements judged at a time; temporaries stay small."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """Some rows of a patch.
+
+    Args:
+        rows: indices in the whole result.
+        cols: likewise.
+        got: values.
+        r1: float64 over the stored inputs.
+        r0: over the original ones (for integers: R1 as int32 holds it).
+        s: |A| |B|.
+    """
+
+    rows: NDArray[np.int64]
+    cols: NDArray[np.int64]
+    got: Floats
+    r1: Floats
+    r0: Floats
+    s: Floats
+
+
+def bands(contract: Contract, data: FamilyData, values: Floats) -> Iterator[Band]:
+    """The checked elements of a result, piece by piece."""
+    for patch in data.reference.patches:
+        got = patch.of(values)
+        step = max(1, _BAND_ELEMENTS // max(1, len(patch.cols)))
+        for first in range(0, len(patch.rows), step):
+            part = slice(first, first + step)
+            r1 = patch.r1[part]
+            r0 = r1 if patch.r0_shift is None else r1 + patch.r0_shift[part]
+            if contract.exact:
+                r0 = to_output(contract, r1)
+            s = patch.s[part].astype(np.float64)
+            yield Band(patch.rows[part], patch.cols, np.asarray(got[part]), r1, r0, s)
+
+
+@dataclass
+class _Sums:
+    """Collected over the bands of one family."""
+
+    error0: ErrorSummary = field(default_factory=lambda: ErrorSummary(0.0, 0.0, None))
+    error1: ErrorSummary = field(default_factory=lambda: ErrorSummary(0.0, 0.0, None))
+    contract: float = 0.0
+    interval: float = 0.0
+    rms: RmsSum = field(default_factory=RmsSum)
+    reasons: dict[str, Reason] = field(default_factory=dict)
+    meetable: bool = True
+
+    def fail(self, code: str, text: str, index: tuple[int, int], where: str) -> None:
+        """Keep the first reason of each code."""
+        self.reasons.setdefault(code, Reason(code, f"{where}{[*index]}: {text}", index, where))
+
+
+def measure(
+    contract: Contract,
+    data: FamilyData,
+    spread: Spread | None,
+    values: Floats | None,
+    family: str,
+    seed: int,
+    k: int,
+) -> FamilyResult:
+    """Judge a result on one family.
+
+    Args:
+        contract: of the kernel.
+        data: inputs and references.
+        spread: the simulated contract's errors; None for integer arithmetic.
+        values: the result (m, n); None where there is none to judge.
+        family: name.
+        seed: of the inputs.
+        k: terms of a sum.
+    """
+    tolerance = gates.contract_tolerance("matmul", contract.format, contract.output, k)
+    allowance = contract.allowance(k)
+    sums = _Sums()
+    if values is None:
+        sums.contract = sums.interval = np.inf
+        sums.error0 = sums.error1 = ErrorSummary(np.inf, np.inf, None)
+    else:
+        for band in bands(contract, data, values):
+            _judge(sums, contract, tolerance, allowance, data.largest, band, family)
+    atol = tolerance.rtol * data.largest
+    limit = None if spread is None else gates.rms_limit(spread, sums.rms.count)
+    rms = None if spread is None else sums.rms.rms
+    if rms is not None and limit is not None and not rms <= limit:
+        text = f"{family}: rms((got - R1) / S) = {rms:.3g}, limit {limit:.3g}"
+        sums.reasons.setdefault("rms", Reason("rms", text, sums.error1.index, family))
+    return FamilyResult(
+        family=family,
+        seed=seed,
+        max_abs_err=sums.error0.max_abs,
+        max_rel_err=sums.error0.max_rel,
+        max_abs_err_stored=sums.error1.max_abs,
+        storage_err=data.storage.max_abs,
+        rtol=tolerance.rtol,
+        atol=atol,
+        contract_fraction=sums.contract,
+        contract_text=f"{tolerance.text}; atol = rtol * max|R0| = {atol:.4g}",
+        interval_fraction=sums.interval,
+        rms=rms,
+        rms_limit=limit,
+        reasons=tuple(sums.reasons.values()),
+    )
+
+
+def _judge(
+    sums: _Sums,
+    contract: Contract,
+    tolerance: ContractTolerance,
+    allowance: Allowance,
+    largest: float,
+    band: Band,
+    family: str,
+) -> None:
+    sums.error0 = sums.error0.merge(_placed(elementwise(band.got, band.r0), band))
+    right = to_output(contract, band.r1) if contract.exact else band.r1
+    sums.error1 = sums.error1.merge(_placed(elementwise(band.got, right), band))
+    ceiling = gates.contract_gate(band.got, band.r0, largest, tolerance)
+    sums.contract = max(sums.contract, ceiling.fraction)
+    at = first_index(~ceiling.ok)
+    if at is not None:
+        _contract_reason(sums, contract, tolerance, largest, band, family, ~ceiling.ok)
+    d = allowance.relative * band.s + allowance.absolute
+    inside = gates.interval(band.got, band.r1, d, contract.output_row)
+    sums.interval = max(sums.interval, inside.fraction)
+    at = first_index(~inside.ok)
+    if at is not None:
+        got, r1 = band.got[at], band.r1[at]
+        text = f"got {got:.9g}, R1 = {r1:.9g}"
+        if contract.output_row is not None:
+            low, high = (through(contract.output_row, r1 + side * d[at]) for side in (-1, 1))
+            text += f", allowed {float(low):.9g} .. {float(high):.9g}"
+        sums.fail("interval", text, _index(band, at), family)
+    if not contract.exact:
+        sums.rms.add(band.got, band.r1, band.s)
+
+
+def _contract_reason(
+    sums: _Sums,
+    contract: Contract,
+    tolerance: ContractTolerance,
+    largest: float,
+    band: Band,
+    family: str,
+    bad: NDArray[np.bool_],
+) -> None:
+    """The kernel's fault where the correctly rounded product of the stored inputs would pass."""
+    ideal = gates.contract_gate(to_output(contract, band.r1), band.r0, largest, tolerance)
+    own = first_index(bad & ideal.ok)
+    at = own if own is not None else first_index(bad)
+    assert at is not None  # the caller saw a bad element
+    bound = tolerance.rtol * (largest + abs(band.r0[at]))
+    text = f"got {band.got[at]:.9g}, R0 = {band.r0[at]:.9g}, bound {bound:.4g}"
+    code = "contract" if own is not None else "contract-unmeetable"
+    sums.fail(code, text, _index(band, at), family)
+
+
+def _index(band: Band, at: tuple[int, ...]) -> tuple[int, int]:
+    return int(band.rows[at[0]]), int(band.cols[at[1]])
+
+
+def _placed(summary: ErrorSummary, band: Band) -> ErrorSummary:
+    """The summary with its index in the whole result."""
+    if summary.index is None:
+        return summary
+    return ErrorSummary(summary.max_abs, summary.max_rel, _index(band, summary.index))
