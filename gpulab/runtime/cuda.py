@@ -233,6 +233,17 @@ class CudaDevice(Device):
 
         return launch
 
+    def bind_library(
+        self, label: str, start: Callable[[], None], arrays: Sequence[DeviceArray]
+    ) -> Callable[[], LaunchReport]:
+        """A library call on the device's stream."""
+
+        def launch(arrays: Sequence[DeviceArray] = tuple(arrays)) -> LaunchReport:
+            # The default keeps the arrays alive for as long as this can be called.
+            return self._run(label, start)
+
+        return launch
+
     def _run(self, entry: str, start: Callable[[], None]) -> LaunchReport:
         with self.guard(f"launching {entry}"), self.stream:
             start()

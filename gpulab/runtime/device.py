@@ -186,6 +186,16 @@ class Device(ABC):
             return lambda: LaunchReport(notes=["empty grid: nothing launched"])
         return self._bind(function, plan, args)
 
+    def bind_library(
+        self, label: str, start: Callable[[], None], arrays: Sequence[DeviceArray]
+    ) -> Callable[[], LaunchReport]:
+        """A library call as something to launch; ``arrays`` live as long as it can be called.
+
+        Raises:
+            UsageError: the device runs no libraries.
+        """
+        raise UsageError(f"{label} is a library row: {self.name} runs no libraries")
+
 
 def check_host_array(host: NDArray[Any], name: str) -> None:
     """Refuse a host array that cannot be copied as it stands.

@@ -130,7 +130,7 @@ def _headers() -> Finding:
     made = nvrtc.compile_text(
         "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n#include <cuda_fp8.h>\n"
         'extern "C" __global__ void probe(__half* x) { *x = __half(1.0f); }',
-        "doctor.cu",
+        "/gpulab/doctor.cu",
         "probe",
         (8, 9),
         kit=kit,
@@ -237,7 +237,7 @@ def _emulated() -> Finding:
     device = EmulatedDevice()
     made = nvrtc.compile_text(
         'extern "C" __global__ void probe(float* x) { x[threadIdx.x] = threadIdx.x + 0.5f; }',
-        "doctor.cu",
+        "/gpulab/doctor.cu",
         "probe",
         device.target,
     )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab import arch
+from gpulab.emulator.machine import Machine, Program
 from gpulab.errors import FaultError, UsageError
 from gpulab.registry import LaunchPlan, Param
 from gpulab.runtime import assembly, packing
@@ -60,8 +61,6 @@ class EmulatedDevice(Device):
         store: Store | None = None,
         reason: str = "",
     ) -> None:
-        from gpulab.emulator import Machine
-
         if capability not in arch.EMULATED:
             known = ", ".join(f"{a}.{b}" for a, b in arch.EMULATED)
             raise UsageError(
@@ -75,16 +74,16 @@ class EmulatedDevice(Device):
             self.name += f" running {arch.get(self.target).target} code"
         self.reason = reason
         self._kit, self._store = kit, store
-        self._machine: Any = Machine(
+        self.machine = Machine(
             capability=capability, sanitize=sanitize, counters=counters, budget=budget
         )
-        self._programs: dict[str, Any] = {}
+        self._stateless: dict[str, Program] = {}
 
     def upload(self, host: NDArray[Any], name: str = "") -> DeviceArray:
         """Copy a C-contiguous host array to the machine."""
         check_host_array(host, name)
-        address = self._machine.alloc(host.nbytes, name=name)
-        self._machine.write(address, host.tobytes())
+        address = self.machine.alloc(host.nbytes, name=name)
+        self.machine.write(address, host.tobytes())
         return DeviceArray(host.shape, host.dtype, address, name)
 
     def empty(
@@ -92,26 +91,26 @@ class EmulatedDevice(Device):
     ) -> DeviceArray:
         """Allocate an output; reading it before writing is a fault."""
         array = DeviceArray(tuple(shape), np.dtype(dtype), None, name)
-        address = self._machine.alloc(array.nbytes, name=name)
+        address = self.machine.alloc(array.nbytes, name=name)
         array = DeviceArray(array.shape, array.dtype, address, name)
         self.refill(array, poison)
         return array
 
     def refill(self, array: DeviceArray, poison: int) -> None:
         """Fill with ``poison`` again; it counts as unwritten."""
-        self._machine.fill(array.handle, array.nbytes, poison)
+        self.machine.fill(array.handle, array.nbytes, poison)
 
     def download(self, array: DeviceArray) -> NDArray[Any]:
         """Copy back to a new host array."""
-        raw = self._machine.read(array.handle, array.nbytes)
-        return np.frombuffer(bytearray(bytes(raw)), array.dtype).reshape(array.shape)
+        raw = self.machine.read(array.handle, array.nbytes)
+        return raw.view(array.dtype).reshape(array.shape)
 
     def free(self, *arrays: DeviceArray) -> None:
         """Release memory; a broken guard zone is a fault."""
         fault: FaultError | None = None
         for array in arrays:
             try:
-                self._machine.free(array.handle)
+                self.machine.free(array.handle)
             except FaultError as error:  # a broken guard zone: release the others all the same
                 fault = fault or error
         if fault is not None:
@@ -120,12 +119,15 @@ class EmulatedDevice(Device):
     def build(self, request: Build, params: tuple[Param, ...]) -> Function:
         """Compile for the target and parse the PTX."""
         code = assembly.prepare(request, params, self.target, kit=self._kit, store=self._store)
-        if code.ptx not in self._programs:
-            self._programs[code.ptx] = self._machine.load(code.ptx)
+        program = self._stateless.get(code.ptx)
+        if program is None:
+            program = self.machine.load(code.ptx)
+            if not program.addresses:  # a module with variables starts afresh, as on a card
+                self._stateless[code.ptx] = program
         return Function(
             entry=code.label,
             params=params,
-            handle=code,
+            handle=(code, program),
             build=request,
             measure=lambda: code.resources,
             ptx=code.ptx,
@@ -137,12 +139,11 @@ class EmulatedDevice(Device):
     def _bind(
         self, function: Function, plan: LaunchPlan, args: Sequence[Any]
     ) -> Callable[[], LaunchReport]:
-        code: assembly.Code = function.handle
-        program = self._programs[code.ptx]
+        code, program = function.handle
         packed = packing.pack(function.params, args, lambda array: int(array.handle), code.abi)
 
         def launch() -> LaunchReport:
-            report = self._machine.launch(
+            report = self.machine.launch(
                 program, code.entry, plan.grid, plan.block, packed, shared_bytes=plan.shared_bytes
             )
             return LaunchReport(counters=report.counters, printed=report.printed)
