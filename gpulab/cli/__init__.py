@@ -57,7 +57,9 @@ class _Lab(click.Group):
         except click.exceptions.Exit as error:
             sys.exit(error.exit_code)
         except click.ClickException as error:
-            usage = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
+            usage = (
+                error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
+            )
             _say(
                 {
                     "kind": "usage",

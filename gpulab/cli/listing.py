@@ -13,7 +13,7 @@ from gpulab.cli.options import case_options
 
 @click.command("list", short_help="Every kernel of the lab and where it runs.")
 @click.option("--op", metavar="NAME", help="Only this operation.")
-@click.option("--capability", metavar="X.Y", help="Say which rows this capability refuses, and why.")
+@click.option("--capability", metavar="X.Y", help="Say what this capability refuses, and why.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
 @case_options
 def command(
@@ -33,7 +33,16 @@ def command(
         raise UsageError(f"no operation {op!r}", fix=f"choose one of: {', '.join(ops)}")
     wanted = arch.parse(capability) if capability else None
     table = Table(box=None, pad_edge=False)
-    for column in ("op", "backend", "kernel", "input", "accumulator", "output", "from", "what it is"):
+    for column in (
+        "op",
+        "backend",
+        "kernel",
+        "input",
+        "accumulator",
+        "output",
+        "from",
+        "what it is",
+    ):
         table.add_column(column, overflow="fold" if column == "what it is" else "ignore")
     for case in (
         c
@@ -65,7 +74,8 @@ def command(
                 )
             )
             continue
-        what = v.note or spec.idea
+        first = v is spec.variants[0]
+        what = "; ".join(x for x in (spec.idea if first else "", v.note) if x)
         if v.lesson:
             what = f"LESSON: {what}"
         table.add_row(
@@ -80,5 +90,6 @@ def command(
             style="dim" if refusal else None,
         )
     if not as_json:
-        Console().print(table)
+        console = Console()
+        (console if console.is_terminal else Console(width=140)).print(table)
     return 0

@@ -19,9 +19,11 @@ def device_options(command: F) -> F:
     """``--device``, ``--capability``, ``--sanitize``, ``--counters``."""
     for option in (
         click.option(
-            "--counters", is_flag=True, help="Emulated device: count instructions, sectors, conflicts."
+            "--counters",
+            is_flag=True,
+            help="Emulated: show all counters.",
         ),
-        click.option("--sanitize", is_flag=True, help="Emulated device: detect races too (slower)."),
+        click.option("--sanitize", is_flag=True, help="Emulated: detect races too (slower)."),
         click.option(
             "--capability",
             metavar="X.Y",
@@ -32,7 +34,7 @@ def device_options(command: F) -> F:
             type=click.Choice(["auto", "cuda", "emulated"]),
             default="auto",
             show_default=True,
-            help="Where kernels run; auto takes a usable card, else the emulated device, and says so.",
+            help="Where kernels run; auto: a usable card, else the emulated device.",
         ),
     ):
         command = option(command)

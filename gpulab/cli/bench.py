@@ -1,0 +1,92 @@
+"""``gpulab bench``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from gpulab.cli.options import (
+    case_options,
+    check_dim,
+    check_seed,
+    output_options,
+)
+from gpulab.errors import UsageError
+
+
+@click.group("bench", short_help="Time kernels against their library baseline on a card.")
+def command() -> None:
+    """Time kernels against their library baseline, interleaved in one run, with their errors."""
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(
+            f"--sizes {text!r} is not a list of integers", fix="for example --sizes 1024,4096"
+        ) from None
+    return [check_dim("--sizes", size) for size in sizes]
+
+
+@command.command("matmul")
+@click.option("--sizes", default="1024,2048,4096", show_default=True, help="Square sizes.")
+@click.option("--runs", type=int, default=10, show_default=True, help="Timed runs of each row.")
+@click.option("--warmup", type=int, default=3, show_default=True, help="Warm-up runs.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append the records, with their environment, to this JSON lines file.",
+)
+@case_options
+@output_options
+def matmul(
+    sizes: str,
+    runs: int,
+    warmup: int,
+    save: Path | None,
+    kernel: str | None,
+    backend: str | None,
+    format_: str | None,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Matmul at several square sizes; every timed output is verified."""
+    from gpulab.cli.session import evaluate_cases, open_session
+    from gpulab.lab import render, verdict
+    from gpulab.lab.environment import environment
+
+    check_seed(seed)
+    if not 1 <= runs <= 10_000 or not 0 <= warmup <= 10_000:
+        raise UsageError(f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000")
+    wanted = _sizes(sizes)
+    if save is not None and not save.parent.is_dir():
+        raise UsageError(f"--save: folder {save.parent} does not exist")
+    session = open_session("cuda", None, as_json=as_json, quiet=quiet)
+    around = environment(session.device)
+    code = 0
+    every = []
+    for size in wanted:
+        dims = {"m": size, "n": size, "k": size}
+        records = evaluate_cases(
+            session, "matmul", dims, seed=seed, kernel=kernel, backend=backend, format_=format_,
+            runs=runs, warmup=warmup,
+        )  # fmt: skip
+        for record in records:
+            session.emit(record)
+        if save is not None:
+            with save.open("a") as lines:
+                for record in records:
+                    if record["verdict"] is not None:
+                        lines.write(json.dumps(record | {"environment": around}) + "\n")
+        if not as_json:
+            render.print_ladder(session.console, records, f"matmul {size}, seed {seed}")
+            session.say()
+        every += records
+        code = code or verdict.exit_code(records)
+    if not as_json:
+        click.echo(verdict.summary(every))
+    return code

@@ -1,0 +1,181 @@
+"""What every measuring command does around the lab: open a device, show progress, print records.
+
+With ``--json`` stdout carries one object a line and nothing else; everything for people goes to
+stderr then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gpulab import arch, registry
+from gpulab.errors import UsageError
+from gpulab.lab import evaluate, render, verdict
+from gpulab.registry import Dims
+from gpulab.runtime.device import Device
+from gpulab.runtime.select import open_device
+
+_WIDTH_OF_A_FILE = 140
+"""Columns where stdout is no terminal: the ladder fits."""
+
+
+@dataclass
+class Session:
+    """An open device and where to print."""
+
+    device: Device
+    as_json: bool
+    quiet: bool
+    counters: bool
+
+    @property
+    def console(self) -> Console:
+        """For people: stdout, or stderr under ``--json``."""
+        console = Console(stderr=self.as_json, quiet=self.quiet)
+        if not console.is_terminal:
+            console = Console(stderr=self.as_json, quiet=self.quiet, width=_WIDTH_OF_A_FILE)
+        return console
+
+    def say(self, text: str = "") -> None:
+        """A line for people; silent under ``--quiet`` and ``--json``."""
+        if not self.as_json:
+            self.console.print(escape(text), highlight=False, soft_wrap=True)
+
+    def emit(self, record: dict[str, Any]) -> None:
+        """A record on stdout under ``--json``."""
+        if self.as_json:
+            click.echo(json.dumps(record))
+
+    def progress(self) -> Progress:
+        """A bar on stderr, shown on terminals only."""
+        err = Console(stderr=True)
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=err,
+            transient=True,
+            disable=not err.is_terminal or self.quiet,
+        )
+
+
+def open_session(
+    device: str,
+    capability: str | None,
+    *,
+    sanitize: bool = False,
+    counters: bool = False,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> Session:
+    """Open the device that was asked for, and say which one it is and why.
+
+    Raises:
+        UsageError: a bad capability or a combination that does not go together.
+        DeviceMissingError: the device is not there.
+    """
+    wanted = arch.parse(capability) if capability is not None else None
+    opened = open_device(device, capability=wanted, sanitize=sanitize, counters=counters)
+    session = Session(opened, as_json, quiet, counters)
+    session.say(f"device: {describe(opened)}")
+    return session
+
+
+def describe(device: Device) -> str:
+    """``NVIDIA H200 (cuda, sm_90)`` or ``emulated sm_89: <why>``."""
+    target = f"sm_{device.capability[0]}{device.capability[1]}"
+    why = getattr(device, "reason", "")
+    return f"{device.name} ({device.kind}, {target})" + (f": {why}" if why else "")
+
+
+def check_memory(dims: Dims, needed_bytes: int) -> None:
+    """Refuse sizes whose host arrays do not fit, before anything is computed.
+
+    Raises:
+        UsageError: says how much is needed and how much there is.
+    """
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    available = int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    if needed_bytes > available:
+        shape = " ".join(f"{name}={value}" for name, value in dims.items())
+        raise UsageError(
+            f"{shape} needs about {needed_bytes / 1e9:.3g} GB of host memory, "
+            f"{available / 1e9:.3g} GB are available",
+            fix="choose a smaller size",
+        )
+
+
+def run_cases(
+    session: Session,
+    op: str,
+    dims: Dims,
+    *,
+    seed: int,
+    kernel: str | None = None,
+    backend: str | None = None,
+    format_: str | None = None,
+    measure: bool = True,
+    runs: int = 10,
+    warmup: int = 3,
+    title: str | None = None,
+) -> int:
+    """Evaluate the rows of an op, print table or records and the verdict; the exit code."""
+    records = evaluate_cases(
+        session, op, dims, seed=seed, kernel=kernel, backend=backend, format_=format_,
+        measure=measure, runs=runs, warmup=warmup,
+    )  # fmt: skip
+    for record in records:
+        session.emit(record)
+    if not session.as_json:
+        shape = " ".join(f"{name}={value}" for name, value in dims.items())
+        render.print_ladder(session.console, records, title or f"{op} {shape}, seed {seed}")
+        click.echo(verdict.summary(records))
+    return verdict.exit_code(records)
+
+
+def evaluate_cases(
+    session: Session,
+    op: str,
+    dims: Dims,
+    *,
+    seed: int,
+    kernel: str | None = None,
+    backend: str | None = None,
+    format_: str | None = None,
+    measure: bool = True,
+    runs: int = 10,
+    warmup: int = 3,
+) -> list[dict[str, Any]]:
+    """Records of the rows, refused ones included, in ladder order."""
+    cases: Sequence[registry.Case] = list(
+        registry.cases(op, kernel=kernel, backend=backend, format=format_)
+    )
+    check_memory(dims, evaluate.host_bytes(op, dims))
+    with session.progress() as bar:
+        task = bar.add_task("", total=len(cases))
+        return evaluate.evaluate_all(
+            cases,
+            session.device,
+            dims,
+            seed=seed,
+            measured=measure,
+            runs=runs,
+            warmup=warmup,
+            on_case=lambda case: bar.update(task, advance=1, description=case.label),
+        )

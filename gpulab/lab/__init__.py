@@ -1,0 +1,1 @@
+"""The lab itself: run a kernel on a device, judge it, time or count it, and keep one record."""

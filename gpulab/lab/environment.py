@@ -1,0 +1,28 @@
+"""What a committed record says about where it was made."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from typing import Any
+
+import numpy as np
+
+import gpulab
+from gpulab.runtime import toolkit
+from gpulab.runtime.device import Device
+
+
+def environment(device: Device) -> dict[str, Any]:
+    """Date, device, driver, compiler and library versions, as JSON-able values."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "gpulab": gpulab.__version__,
+        "device": device.kind,
+        "device_name": device.name,
+        "capability": f"{device.capability[0]}.{device.capability[1]}",
+        "driver": getattr(device, "driver", None),
+        "nvrtc": ".".join(map(str, toolkit.find().version)),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }

@@ -1,0 +1,183 @@
+"""Judge rows of the ladder, then time them on a card or count their work on the emulated device.
+
+One record a row (the fields are those of the lab's JSON schema). A row that cannot run there has
+no verdict and a reason; a row that does not build, hangs or faults fails with its error, and the
+others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpulab import arch, ops
+from gpulab.emulator.occupancy import occupancy
+from gpulab.errors import GpulabError
+from gpulab.lab import measure
+from gpulab.lab.runner import KernelRunner
+from gpulab.numerics.cache import Cache
+from gpulab.ops.base import Effort
+from gpulab.registry import Case, Dims
+from gpulab.runtime.device import Device
+
+Record = dict[str, Any]
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def identity(case: Case, device: Device, dims: Dims) -> Record:
+    """What a record is about: every field that names the row, with nothing measured yet."""
+    spec, v = case.spec, case.variant
+    return {
+        "schema": 1,
+        "op": spec.op,
+        "kernel": spec.name,
+        "backend": spec.backend,
+        "format": v.format,
+        "accumulator": v.accumulator,
+        "output": v.output,
+        "instruction": v.instruction(device.target),
+        "lesson": v.lesson,
+        "note": v.note,
+        "device": device.kind,
+        "device_name": device.name,
+        "capability": f"{device.capability[0]}.{device.capability[1]}",
+        "dims": dict(dims),
+        "verdict": None,
+        "reason": None,
+        "time_ms": None,
+        "tflops": None,
+        "gb_per_s": None,
+        "counters": None,
+    }
+
+
+def host_bytes(op: str, dims: Dims) -> int:
+    """Host memory that judging needs, about; dims are checked first.
+
+    Raises:
+        UsageError: impossible dims.
+    """
+    operation = ops.get(op)
+    operation.check_dims(dims)
+    return operation.host_bytes(dims)
+
+
+def evaluate_all(
+    cases: Sequence[Case],
+    device: Device,
+    dims: Dims,
+    *,
+    seed: int = 0,
+    effort: Effort = "quick",
+    measured: bool = True,
+    runs: int = 10,
+    warmup: int = 3,
+    on_case: Callable[[Case], object] = _nothing,
+) -> list[Record]:
+    """Records of the cases at one size, in their order.
+
+    Args:
+        cases: rows of one op.
+        device: where they run.
+        dims: the op's dims.
+        seed: of inputs and probes.
+        effort: which exact probes.
+        measured: time (card) or count (emulated device) too.
+        runs: timed runs of each row, interleaved.
+        warmup: untimed runs of each before.
+        on_case: told before each row.
+
+    Raises:
+        UsageError: impossible dims.
+    """
+    cache = Cache()
+    records: list[Record] = []
+    ready: list[tuple[KernelRunner, Record]] = []
+    for case in cases:
+        on_case(case)
+        record = identity(case, device, dims)
+        records.append(record)
+        refusal = case.refusal(device.target, device.kind, dims)
+        if refusal is not None:
+            record["reason"] = refusal
+            continue
+        try:
+            runner = KernelRunner(case, device, dims)
+            record.update(_judge(case, runner, seed, effort, cache))
+        except GpulabError as error:
+            _failed(record, error)
+        else:
+            record["resources"] = resources(runner)
+            ready.append((runner, record))
+    if measured and device.kind == "cuda":
+        measure.time_rows(ready, seed=seed, runs=runs, warmup=warmup, cache=cache)
+    elif measured:
+        measure.count_rows(ready, seed=seed, cache=cache)
+    _compare_accumulators(records)
+    return records
+
+
+def _judge(
+    case: Case, runner: KernelRunner, seed: int, effort: Effort, cache: Cache
+) -> dict[str, Any]:
+    judgement = ops.get(case.spec.op).judge(
+        case.variant,
+        runner.dims,
+        runner,
+        capability=runner.device.capability,
+        seed=seed,
+        effort=effort,
+        atomics=case.spec.atomics,
+        cache=cache,
+    )
+    return judgement.to_record()
+
+
+def _failed(record: Record, error: GpulabError) -> None:
+    """A row that does not build, hangs or faults: FAIL, with the error and no number."""
+    record.update(
+        verdict="FAIL",
+        reason=error.message,
+        error=error.to_json(),
+        max_abs_err=None,
+        max_rel_err=None,
+        storage_err=None,
+        contract_gate={"rtol": None, "atol": None, "fraction": None, "passed": False},
+        arithmetic_gate={"fraction": None, "passed": False},
+        first_bad_index=None,
+    )
+
+
+def resources(runner: KernelRunner) -> dict[str, Any] | None:
+    """Registers, spills, shared memory and occupancy from the compiled object for the target."""
+    if runner.function is None or runner.plan is None or runner.function.resources is None:
+        return None
+    used, plan = runner.function.resources, runner.plan
+    threads = plan.block[0] * plan.block[1] * plan.block[2]
+    shared = (used.shared_bytes or 0) + plan.shared_bytes
+    held = occupancy(arch.get(runner.device.target), threads, used.registers or 0, shared)
+    return {
+        "registers": used.registers,
+        "spill_bytes": used.spill_bytes,
+        "shared_bytes": shared,
+        "threads_per_block": threads,
+        "blocks_per_sm": held.blocks_per_sm,
+        "occupancy": held.fraction,
+        "occupancy_limited_by": list(held.limited_by),
+    }
+
+
+def _compare_accumulators(records: Sequence[Record]) -> None:
+    """Lessons: the ratio of the kernel's own max error to its float-accumulator twin's."""
+    for record in records:
+        if not record["lesson"] or record.get("max_abs_err_stored") is None:
+            continue
+        for twin in records:
+            same = all(twin[f] == record[f] for f in ("backend", "kernel", "format"))
+            if same and not twin["lesson"] and twin.get("max_abs_err_stored"):
+                record["error_vs_float_accumulator"] = (
+                    record["max_abs_err_stored"] / twin["max_abs_err_stored"]
+                )

@@ -1,0 +1,145 @@
+"""Times on a card, counts on the emulated device, for rows that were judged.
+
+Timed rows take turns; each rotates over input sets that hold the judged inputs with the rows of
+A shifted, so that the right answer of every set is the judged one shifted: every timed output is
+compared with it bit for bit (a kernel that declares atomics: within its contract bound).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab import ops
+from gpulab.formats import decode, encode
+from gpulab.lab.runner import KernelRunner
+from gpulab.numerics.cache import Cache
+from gpulab.runtime.device import POISONS, Device, DeviceArray
+
+Record = dict[str, Any]
+Ready = Sequence[tuple[KernelRunner, Record]]
+FAMILY = "normal"
+
+
+def judged_inputs(runner: KernelRunner, seed: int, cache: Cache) -> dict[str, NDArray[Any]]:
+    """The stored normal inputs, which the row was judged on first."""
+    spec, variant = runner.case.spec, runner.case.variant
+
+    def make() -> dict[str, NDArray[Any]]:
+        drawn = ops.get(spec.op).make_inputs(runner.dims, FAMILY, variant.format, seed)
+        return {name: encode(variant.format, values) for name, values in drawn.items()}
+
+    key = ("timed inputs", spec.op, tuple(runner.dims.items()), variant.format, seed)
+    return cache.get(key, make)
+
+
+def count_rows(ready: Ready, *, seed: int, cache: Cache) -> None:
+    """Fill in ``counters``: one counted launch of each row on the emulated device."""
+    if not ready:
+        return
+    from gpulab.runtime.emulated import EmulatedDevice
+
+    device = ready[0][0].device
+    counting = EmulatedDevice(device.capability, counters=True, target=device.target)
+    for runner, record in ready:
+        counted = KernelRunner(runner.case, counting, runner.dims)
+        counted(judged_inputs(runner, seed, cache))
+        record["counters"] = counted.last_report.counters
+
+
+class _Sets:
+    """Device copies of shifted inputs and their outputs, and what each output must be."""
+
+    def __init__(self, runner: KernelRunner, inputs: Mapping[str, NDArray[Any]], sets: int) -> None:
+        self.runner, self.device = runner, runner.device
+        self.right = runner(inputs).outputs
+        self.inputs: list[dict[str, DeviceArray]] = []
+        self.outputs: list[dict[str, DeviceArray]] = []
+        self.starts: list[Callable[[], object]] = []
+        for i in range(sets):
+            shifted = {n: np.roll(x, i, axis=0) if n == "a" else x for n, x in inputs.items()}
+            sent, out = runner.upload(shifted), runner.outputs(POISONS[i % 2])
+            self.inputs.append(sent)
+            self.outputs.append(out)
+            self.starts.append(runner.bind({**sent, **out}))
+
+    def launch(self, i: int) -> None:
+        self.starts[i]()
+
+    def refill(self, i: int) -> None:
+        for array in self.outputs[i].values():
+            self.device.refill(array, POISONS[i % 2])
+
+    def verify(self, i: int) -> str | None:
+        """Why the output of set i is wrong, or None."""
+        for name, array in self.outputs[i].items():
+            got, right = self.device.download(array), np.roll(self.right[name], i, axis=0)
+            if got.tobytes() == right.tobytes():
+                continue
+            bad = np.argwhere(got.view(np.uint8).reshape(*got.shape, -1)
+                              != right.view(np.uint8).reshape(*got.shape, -1))  # fmt: skip
+            at = tuple(int(x) for x in bad[0][:-1])
+            fmt = self.runner.case.variant.output
+            values = [float(decode(fmt, x[at]) if fmt != "int32" else x[at]) for x in (got, right)]
+            return f"{name}{[*at]} is {values[0]:.9g}, was {values[1]:.9g} when judged"
+        return None
+
+    def free(self) -> None:
+        for arrays in (*self.inputs, *self.outputs):
+            self.device.free(*arrays.values())
+
+
+def time_rows(ready: Ready, *, seed: int, runs: int, warmup: int, cache: Cache) -> None:
+    """Fill in ``time_ms``, ``timing``, ``tflops``, ``gb_per_s`` and ``vs_library``.
+
+    A row whose timed outputs are not the judged ones FAILs.
+    """
+    if not ready:
+        return
+    from gpulab.runtime import timing
+    from gpulab.runtime.cuda_clock import clock_of
+
+    device: Device = ready[0][0].device
+    clock = clock_of(device)
+    op = ops.get(ready[0][0].case.spec.op)
+    bound: dict[str, _Sets] = {}
+    subjects: dict[str, timing.Subject] = {}
+    try:
+        for runner, _ in ready:
+            dims, variant = runner.dims, runner.case.variant
+            set_bytes = op.bytes_moved(variant, dims)
+            sets = timing.rotation_sets(set_bytes, clock.l2_bytes)
+            held = _Sets(runner, judged_inputs(runner, seed, cache), sets)
+            bound[runner.case.label] = held
+            subjects[runner.case.label] = timing.Subject(
+                held.launch, sets, set_bytes, held.refill, held.verify
+            )
+        timings = timing.time_interleaved(clock, subjects, runs=runs, warmup=warmup)
+    finally:
+        for held in bound.values():
+            held.free()
+    for runner, record in ready:
+        taken = timings[runner.case.label]
+        median_s = taken.summary.median * 1e-3
+        record["time_ms"] = taken.time_ms()
+        record["timing"] = taken.details()
+        record["tflops"] = op.flops(runner.dims) / median_s * 1e-12
+        record["gb_per_s"] = op.bytes_moved(runner.case.variant, runner.dims) / median_s * 1e-9
+        if taken.wrong:
+            record["verdict"] = "FAIL"
+            record["reason"] = f"timed output differs: {taken.wrong[0]}"
+    _against_library(ready)
+
+
+def _against_library(ready: Ready) -> None:
+    """``vs_library``: speed as a ratio to the library row of the same format, same run."""
+    for _, record in ready:
+        for _, base in ready:
+            if base["backend"] == "library" and base["format"] == record["format"]:
+                record["vs_library"] = {
+                    "baseline": f"{base['kernel']} {base['format']}->{base['output']}",
+                    "ratio": base["time_ms"]["median"] / record["time_ms"]["median"],
+                }

@@ -1,0 +1,165 @@
+"""Records as a table a person reads; everything shown is in the records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+Record = dict[str, Any]
+
+
+def case_name(record: Record) -> str:
+    """``fp16 -> fp32, fp32 acc``."""
+    return f"{record['format']} -> {record['output']}, {record['accumulator']} acc"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number for a table cell; ``-`` where there is none."""
+    if value is None:
+        return "-"
+    return "0" if value == 0 else f"{value:.{digits}g}"
+
+
+def baseline_f32(records: Sequence[Record]) -> Record | None:
+    """The row the column ``vs f32`` refers to: raw CUDA-core fp32, the simplest one."""
+    for record in records:
+        if (
+            record["format"] == "fp32"
+            and record["backend"] == "raw"
+            and record.get("verdict") is not None
+        ):
+            return record
+    return None
+
+
+def _counter(record: Record, name: str) -> float | None:
+    counters = record.get("counters")
+    return None if counters is None else counters.get(name)
+
+
+def sectors(record: Record) -> float | None:
+    """Global-memory sectors (32 bytes) read and written, counted on the emulated device."""
+    load = _counter(record, "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum")
+    store = _counter(record, "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum")
+    return None if load is None or store is None else load + store
+
+
+def verdict_cell(record: Record) -> str:
+    """PASS, FAIL, INCONCLUSIVE; a lesson that fails says so; an error is named."""
+    verdict = record["verdict"]
+    if record.get("error"):
+        return f"[bold red]ERROR: {record['error']['kind']}[/]"
+    if record.get("lesson"):
+        return {
+            "FAIL": "[green]FAIL, as it must[/]",
+            "PASS": "[bold red]PASS: the lesson is lost[/]",
+        }.get(verdict, f"[yellow]{verdict}[/]")
+    colour = {"PASS": "green", "FAIL": "bold red"}.get(verdict, "yellow")
+    return f"[{colour}]{verdict}[/]"
+
+
+def ladder(records: Sequence[Record], title: str) -> Table:
+    """The ladder: one row differs from the one above in number format and nothing else."""
+    ran = [r for r in records if r.get("verdict") is not None]
+    timed = any(r.get("time_ms") for r in ran)
+    counted = any(r.get("counters") for r in ran)
+    base = baseline_f32(ran)
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for name, justify in (
+        ("case", "left"), ("kernel", "left"), ("max abs err", "right"), ("max rel err", "right"),
+        ("gate frac", "right"), ("arith frac", "right"),
+    ):  # fmt: skip
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    if timed:
+        for name in ("time (ms)", "TFLOP/s", "vs f32"):
+            table.add_column(name, justify="right", no_wrap=True)
+    elif counted:
+        for name in ("instructions", "sectors", "vs f32"):
+            table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for r in records:
+        kernel = f"{r['backend']}/{r['kernel']}"
+        if r.get("verdict") is None:
+            table.add_row(case_name(r), kernel, escape(str(r["reason"])), style="dim")
+            continue
+        cells = [
+            case_name(r),
+            kernel,
+            number(r["max_abs_err"]),
+            number(r["max_rel_err"]),
+            number(r["contract_gate"]["fraction"]),
+            number(r["arithmetic_gate"]["fraction"]),
+        ]
+        if timed:
+            t = r.get("time_ms")
+            ratio = base["time_ms"]["median"] / t["median"] if t and base else None
+            cells += [
+                number(t["median"], 4) if t else "-",
+                number(r.get("tflops"), 4),
+                "-" if ratio is None else f"{ratio:.2f}x",
+            ]
+        elif counted:
+            mine, theirs = sectors(r), sectors(base) if base else None
+            cells += [
+                number(_counter(r, "instructions"), 6),
+                number(mine, 6),
+                f"{mine / theirs:.2f}x" if mine and theirs else "-",
+            ]
+        table.add_row(*cells, verdict_cell(r))
+    return table
+
+
+def footnotes(records: Sequence[Record]) -> list[str]:
+    """What a reader needs to recompute a bound, and why rows failed."""
+    ran = [r for r in records if r.get("verdict") is not None]
+    lines = []
+    if ran:
+        lines.append(
+            "gate frac: share of the contract bound used (1 = limit); arith frac: share of the "
+            "arithmetic bound. A kernel is right only where both are at most 1."
+        )
+        for fmt in dict.fromkeys(r["format"] for r in ran):
+            text = next(r["contract_gate"].get("text") for r in ran if r["format"] == fmt)
+            if text:
+                lines.append(f"  {fmt}: {text}")
+    if any(r.get("counters") for r in ran) and not any(r.get("time_ms") for r in ran):
+        lines.append(
+            "instructions: PTX instructions executed, per warp; sectors: 32-byte sectors of global "
+            "memory read and written; vs f32: sectors against the fp32 row. The emulated device "
+            "counts; it has no time to show."
+        )
+    for r in ran:
+        if r.get("error"):
+            lines.append(
+                f"{r['error']['kind']} in {r['backend']}/{r['kernel']} {case_name(r)}: "
+                f"{r['reason']}"
+            )
+            if r["error"].get("log"):
+                lines.append(str(r["error"]["log"]).rstrip())
+            if r["error"].get("fix"):
+                lines.append(f"  fix: {r['error']['fix']}")
+        elif r.get("lesson"):
+            ratio = r.get("error_vs_float_accumulator")
+            more = f" Its error is {ratio:.3g}x the float accumulator's." if ratio else ""
+            lines.append(
+                f"lesson {r['backend']}/{r['kernel']} {case_name(r)}: the contract gate "
+                f"{'passes' if r['contract_gate']['passed'] else 'fails'} it, the arithmetic gate "
+                f"{'passes' if r['arithmetic_gate']['passed'] else 'fails'} it.{more} {r['note']}"
+            )
+        elif r["verdict"] != "PASS":
+            lines.append(
+                f"{r['verdict']} {r['backend']}/{r['kernel']} {case_name(r)}: {r['reason']}"
+            )
+    return lines
+
+
+def print_ladder(console: Console, records: Sequence[Record], title: str) -> None:
+    """Table and footnotes."""
+    console.print(ladder(records, title))
+    console.print()
+    for line in footnotes(records):
+        console.print(escape(line), highlight=False)

@@ -1,0 +1,108 @@
+"""One kernel on one device, as the plain function the gates call.
+
+The runner owns allocation, upload, poison, launch and download; a kernel never sees another
+buffer than those of its parameter list, and nothing of the reference is on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.errors import UsageError
+from gpulab.ops.base import RunResult
+from gpulab.registry import Case, Dims, LaunchPlan, Param
+from gpulab.runtime.device import POISONS, Device, DeviceArray, Function, LaunchReport
+
+
+def _shape(param: Param, dims: Dims) -> tuple[int, ...]:
+    return tuple(dims[d] for d in param.dims)
+
+
+class KernelRunner:
+    """Calls one case at one set of dims on one device.
+
+    Args:
+        case: kernel and variant.
+        device: where it runs.
+        dims: the op's dims by name.
+
+    Raises:
+        BuildError: it does not compile.
+        UsageError: the case cannot run there (``Case.refusal`` says why beforehand).
+    """
+
+    def __init__(self, case: Case, device: Device, dims: Dims) -> None:
+        self.case, self.device, self.dims = case, device, dict(dims)
+        spec, variant = case.spec, case.variant
+        refusal = case.refusal(device.target, device.kind, dims)
+        if refusal is not None:
+            raise UsageError(f"{case.label} cannot run on {device.name}: {refusal}")
+        self.params = spec.params(variant)
+        self.function: Function | None = None
+        self.plan: LaunchPlan | None = None
+        if spec.build is not None and spec.plan is not None:
+            self.function = device.build(spec.build(variant, device.target, dims), self.params)
+            self.plan = spec.plan(variant, device.target, dims)
+        self.last_report = LaunchReport()
+
+    def upload(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, DeviceArray]:
+        """Device copies of the inputs, by parameter name."""
+        return {
+            p.name: self.device.upload(np.ascontiguousarray(inputs[p.name]), p.name)
+            for p in self.params
+            if p.role == "in"
+        }
+
+    def outputs(self, poison: int = POISONS[0]) -> dict[str, DeviceArray]:
+        """Poisoned output arrays, by parameter name."""
+        return {
+            p.name: self.device.empty(_shape(p, self.dims), p.dtype, poison, p.name)
+            for p in self.params
+            if p.role == "out"
+        }
+
+    def bind(self, arrays: Mapping[str, DeviceArray]) -> Callable[[], LaunchReport]:
+        """Check the arguments once; what is returned starts the kernel each time it is called."""
+        spec = self.case.spec
+        if self.function is not None and self.plan is not None:
+            args: list[DeviceArray | int | float] = [
+                arrays[p.name] if p.role in ("in", "out") else self.dims[p.name]
+                for p in self.params
+            ]
+            return self.device.bind(self.function, self.plan, args)
+        if spec.run is None:
+            raise UsageError(f"{self.case.label} declares neither build and plan nor run")
+        run, handles = spec.run, {name: array.handle for name, array in arrays.items()}
+        return self.device.bind_library(
+            self.case.label, lambda: run(self.case.variant, handles), tuple(arrays.values())
+        )
+
+    def __call__(
+        self, inputs: Mapping[str, NDArray[Any]], *, poison: int = POISONS[0]
+    ) -> RunResult:
+        """Run once on fresh memory and bring everything back.
+
+        Args:
+            inputs: stored arrays by parameter name.
+            poison: byte the outputs are filled with first.
+
+        Returns:
+            Outputs by name, and whether every input came back bit for bit.
+        """
+        sent = self.upload(inputs)
+        out = self.outputs(poison)
+        try:
+            self.last_report = self.bind({**sent, **out})()
+            self.device.synchronize()
+            results = {name: self.device.download(a) for name, a in out.items()}
+            unchanged = all(
+                self.device.download(a).tobytes() == np.ascontiguousarray(inputs[name]).tobytes()
+                for name, a in sent.items()
+            )
+        finally:
+            self.device.free(*sent.values(), *out.values())
+        return RunResult(outputs=results, inputs_unchanged=unchanged)

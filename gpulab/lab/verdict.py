@@ -1,0 +1,54 @@
+"""From records to one sentence and one exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpulab.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
+
+NUMERIC_REASONS = ("interval", "rms", "exact-probe", "contract")
+"""What a lesson must fail by: its arithmetic, not a crash or an unwritten element."""
+
+
+def lesson_holds(record: dict[str, Any]) -> bool:
+    """The lesson failed, and by its arithmetic alone."""
+    codes = {text.split(":")[0] for text in record.get("reasons", [])}
+    return record["verdict"] == "FAIL" and bool(codes) and codes <= set(NUMERIC_REASONS)
+
+
+def exit_code(records: Sequence[dict[str, Any]]) -> int:
+    """0 when every row passes and every lesson fails; the error's code where a row does not build
+    (4), hangs (5) or faults (6); 1 on a wrong row or a lost lesson; 3 when evidence is lacking: an
+    inconclusive row, or nothing ran at all."""
+    ran = [r for r in records if r.get("verdict") is not None]
+    errors = [int(r["error"]["exit_code"]) for r in ran if r.get("error")]
+    if errors:
+        return max(errors)
+    for r in ran:
+        if r["verdict"] == "FAIL" and not r.get("lesson"):
+            return EXIT_FAIL
+        if r.get("lesson") and r["verdict"] != "INCONCLUSIVE" and not lesson_holds(r):
+            return EXIT_FAIL
+    if not ran or any(r["verdict"] == "INCONCLUSIVE" for r in ran):
+        return EXIT_INCONCLUSIVE
+    return EXIT_PASS
+
+
+def summary(records: Sequence[dict[str, Any]]) -> str:
+    """One sentence: how many rows passed, failed as lessons, were refused."""
+    ran = [r for r in records if r.get("verdict") is not None]
+    rows = [r for r in ran if not r.get("lesson")]
+    lessons = [r for r in ran if r.get("lesson")]
+    parts = [f"{sum(r['verdict'] == 'PASS' for r in rows)} of {len(rows)} rows pass"]
+    if lessons:
+        failed = sum(lesson_holds(r) for r in lessons)
+        parts.append(f"{failed} of {len(lessons)} lessons fail, as they must")
+    unknown = sum(r["verdict"] == "INCONCLUSIVE" for r in ran)
+    if unknown:
+        parts.append(f"{unknown} inconclusive")
+    refused = len(records) - len(ran)
+    if refused:
+        parts.append(f"{refused} not run")
+    word = {EXIT_PASS: "PASS", EXIT_INCONCLUSIVE: "INCONCLUSIVE"}.get(exit_code(records), "FAIL")
+    return f"{word}: {', '.join(parts)}"

@@ -1,0 +1,93 @@
+"""Exit codes and the one-sentence summary, and the table made of records."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from gpulab.lab import render, verdict
+
+
+def row(verdict="PASS", lesson=False, **more):
+    return {
+        "backend": "raw", "kernel": "simt",
+        "format": "fp16", "output": "fp32", "accumulator": "fp32",
+        "max_abs_err": 1e-3, "max_rel_err": 0.5,
+        "contract_gate": {"fraction": 0.1, "passed": True, "text": "rtol = max(1e-2, ...)"},
+        "arithmetic_gate": {"fraction": 0.2, "passed": verdict == "PASS"},
+        "verdict": verdict, "reason": None,
+        "reasons": ["rms: too large"] if verdict == "FAIL" else [],
+        "lesson": lesson, "note": "why it fails", **more,
+    }  # fmt: skip
+
+
+refused = row() | {"verdict": None, "reason": "needs sm_89"}
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        ([row()], 0),
+        ([row(), row("FAIL", lesson=True)], 0),
+        ([row(), row("PASS", lesson=True)], 1),
+        ([row(), row("FAIL")], 1),
+        ([row(), row("INCONCLUSIVE")], 3),
+        ([row("INCONCLUSIVE", lesson=True)], 3),
+        ([row("INCONCLUSIVE"), row("FAIL")], 1),
+        ([row(), refused], 0),
+        ([row("FAIL", lesson=True, reasons=["unwritten: 3 elements"])], 1),
+        ([row("FAIL", lesson=True, reasons=["unwritten: 3 elements", "rms: too large"])], 1),
+        ([row("FAIL", error={"exit_code": 6, "kind": "fault"})], 6),
+        ([row("FAIL", lesson=True, error={"exit_code": 4, "kind": "build"})], 4),
+        ([refused], 3),
+        ([], 3),
+    ],
+)
+def test_exit_code(records, code):
+    assert verdict.exit_code(records) == code
+    word = {0: "PASS", 3: "INCONCLUSIVE"}.get(code, "FAIL")
+    assert verdict.summary(records).startswith(word + ":")
+
+
+def test_summary_counts():
+    text = verdict.summary([row(), row(), row("FAIL", lesson=True), refused])
+    assert text == "PASS: 2 of 2 rows pass, 1 of 1 lessons fail, as they must, 1 not run"
+
+
+def shown(records):
+    console = Console(file=io.StringIO(), width=200)
+    render.print_ladder(console, records, "matmul")
+    return console.file.getvalue()
+
+
+def test_times_and_ratio_to_the_fp32_row():
+    time = {"median": 4.0, "min": 3.9, "p90": 4.1, "runs": 10}
+    base = row(format="fp32", time_ms=time, tflops=1.0)
+    half = row(time_ms=time | {"median": 2.0}, tflops=2.0)
+    text = shown([base, half])
+    assert "2.00x" in text
+    assert "time (ms)" in text
+    assert "sectors" not in text
+
+
+def test_emulated_rows_show_counts_and_never_a_time():
+    def counters(sectors):
+        return {
+            "instructions": 1000,
+            "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": sectors,
+            "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": 0,
+        }
+
+    text = shown([row(format="fp32", counters=counters(800)), row(counters=counters(400))])
+    assert "0.50x" in text
+    assert "time (ms)" not in text
+
+
+def test_refused_row_shows_its_reason_and_a_failing_row_its_cause():
+    text = shown([row(), refused, row("FAIL", reason="12 elements outside the interval")])
+    assert "needs sm_89" in text
+    assert "12 elements outside the interval" in text
+
+
+def test_lesson_that_passes_is_called_lost():
+    assert "the lesson is lost" in shown([row("PASS", lesson=True)])
