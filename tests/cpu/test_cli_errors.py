@@ -25,7 +25,7 @@ BAD = [
     (["matmul", "--size", "1000000", "--device", "emulated"], 2, "GB of host memory"),
     (["matmul", "--format", "fp7", "--device", "emulated"], 2, "no format 'fp7'"),
     (["matmul", "--kernel", "warp", "--device", "emulated"], 2, "no kernel 'warp'"),
-    (["matmul", "--capability", "7.0", "--device", "emulated"], 2, "7.5"),
+    (["matmul", "--capability", "7.0", "--device", "emulated"], 2, "sm_75 or newer"),
     (["matmul", "--capability", "banana", "--device", "emulated"], 2, "banana"),
     (["matmul", "--seed", "-1", "--device", "emulated"], 2, "--seed -1 is outside"),
     (["matmul", "--runs", "0", "--device", "emulated"], 2, "--runs 0"),
