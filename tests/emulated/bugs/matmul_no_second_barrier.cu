@@ -1,0 +1,20 @@
+// A tiled matrix product that refills its tiles while others still read them.
+constexpr int TILE = 16;
+
+extern "C" __global__ void matmul_no_second_barrier(const float* a, const float* b, float* c, int n)
+{
+    __shared__ float as[TILE][TILE];
+    __shared__ float bs[TILE][TILE];
+    const int tx = threadIdx.x, ty = threadIdx.y;
+    const int row = blockIdx.y * TILE + ty, col = blockIdx.x * TILE + tx;
+    float sum = 0.0f;
+    for (int k0 = 0; k0 < n; k0 += TILE) {
+        as[ty][tx] = a[row * n + k0 + tx];  // BUG: race
+        bs[ty][tx] = b[(k0 + ty) * n + col];  // BUG: race
+        __syncthreads();
+        for (int k = 0; k < TILE; ++k) {
+            sum = fmaf(as[ty][k], bs[k][tx], sum);  // BUG: race
+        }
+    }
+    c[row * n + col] = sum;
+}

@@ -1,0 +1,7 @@
+// Sums four neighbours at a time, from an address that is no multiple of 16.
+extern "C" __global__ void misaligned_vector(const float* x, float* y)
+{
+    const int i = threadIdx.x;
+    const float4 v = *reinterpret_cast<const float4*>(x + 4 * i + 1);  // BUG: misaligned
+    y[i] = (v.x + v.y) + (v.z + v.w);
+}

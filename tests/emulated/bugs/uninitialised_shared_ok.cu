@@ -1,0 +1,15 @@
+// Sums a shared tile.
+extern "C" __global__ void uninitialised_shared(const float* x, float* y)
+{
+    __shared__ float tile[64];
+    const int t = threadIdx.x;
+    tile[t] = x[t];
+    __syncthreads();
+    if (t == 0) {
+        float sum = 0.0f;
+        for (int k = 0; k < 64; ++k) {
+            sum += tile[k];
+        }
+        *y = sum;
+    }
+}
