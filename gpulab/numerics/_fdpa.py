@@ -18,6 +18,7 @@ k are taken in one operation while the temporaries stay in the L2 cache (``PASS`
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +31,9 @@ from gpulab.numerics._results import F16_LOWEST, F64_BIAS, F64_MANTISSA, Result,
 F32_NAN = np.uint32(0x7FFFFFFF)
 
 _INT32_BITS = 31
+_F32_LOWEST = 1 - F32_BIAS
 _F32_EXPONENT_MASK = np.int32(0xFF)
-_NO_TERM = -600  # E where no term is live: below every exponent, and 2^-E is a float64
+NO_TERM = -600  # E where no term is live: below every exponent, and 2^-E is a float64
 _LOWEST_NARROW_SUM = -28  # the smallest sum of two live int8 exponents, that of float16
 _DEAD_SUM = np.int8(-128)
 PASS = 1 << 16
@@ -112,7 +114,7 @@ def _narrow(
     largest += np.int32(F32_BIAS)
     np.maximum(largest, _biased_exponents(c, rule.half), out=largest)
     if largest.min() <= floor:
-        live = (c != 0) | (one > (_DEAD_SUM if a.narrow else _NO_TERM))
+        live = (c != 0) | (one > (_DEAD_SUM if a.narrow else NO_TERM))
         if np.any(live & (largest <= floor)):
             return None
         np.maximum(largest, floor, out=largest)
@@ -191,22 +193,42 @@ def _biased_exponents(c: NDArray[np.float32], half: bool) -> NDArray[np.int32]:
     return field
 
 
-def _wide(a: Operand, b: Operand, c: NDArray[np.float32], rule: Rule) -> NDArray[np.float32]:
+def _wide(a: Operand, b: Operand, c: NDArray[Any], rule: Rule) -> NDArray[np.float32]:
     """The float64 carrier: every product, scale and sum is exact."""
-    fraction = rule.fraction_bits
     largest = _largest_exponent(a, b, Workspace()).astype(np.int64)
+    if a.narrow:
+        largest[largest == _DEAD_SUM] = 2 * NO_TERM
+    left, right = a.values[:, :, None], b.values[:, None]
+    products = (x.astype(np.float64) * y for x, y in zip(left, right, strict=True))
+    return fuse(products, largest, c, rule)
+
+
+def fuse(
+    terms: Iterable[NDArray[np.float64]],
+    largest: NDArray[np.int64],
+    c: NDArray[np.float32],
+    rule: Rule,
+) -> NDArray[np.float32]:
+    """Align, cut, add and round terms that are float64 values.
+
+    Args:
+        terms: finite values (m, n, batch), each; may be overwritten.
+        largest: the largest exponent among the live ones, below NO_TERM where there is none.
+        c: finite addend (m, n, batch).
+        rule: F (at most 45: the sums stay exact) and rounding.
+    """
+    fraction = rule.fraction_bits
     addend = _biased_exponents(c, rule.half).astype(np.int64) - F32_BIAS
-    np.maximum(addend, -126, out=addend)
-    addend[c == 0] = _NO_TERM
-    np.maximum(largest, addend, out=largest)
-    np.maximum(largest, _NO_TERM, out=largest)
-    up = ((F64_BIAS + fraction - largest) << F64_MANTISSA).view(np.float64)
+    np.maximum(addend, _F32_LOWEST, out=addend)
+    addend[c == 0] = NO_TERM
+    exponent = np.maximum(largest, addend)
+    np.maximum(exponent, NO_TERM, out=exponent)
+    up = ((F64_BIAS + fraction - exponent) << F64_MANTISSA).view(np.float64)
     total = np.trunc(c.astype(np.float64) * up)
-    for k in range(a.values.shape[0]):
-        product = a.values[k].astype(np.float64)[:, None] * b.values[k].astype(np.float64)[None]
-        product *= up
-        total += np.trunc(product, out=product)
-    down = ((F64_BIAS + largest - fraction) << F64_MANTISSA).view(np.float64)
+    for term in terms:
+        term *= up
+        total += np.trunc(term, out=term)
+    down = ((F64_BIAS + exponent - fraction) << F64_MANTISSA).view(np.float64)
     return round_once(total, down, rule.result)
 
 

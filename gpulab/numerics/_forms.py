@@ -178,6 +178,8 @@ def available(capability: Capability) -> tuple[str, ...]:
     for row in ROWS:
         if capability in row.capabilities:
             types = "/".join(_GROUPS.get(row.group, (f"kind::{row.group}",)))
+            if row.pairs is not None:
+                types = ", ".join(dict.fromkeys("*".join(sorted(pair)) for pair in row.pairs))
             for k in row.k:
                 found[f"{row.family} k{k} {types} -> {'/'.join(row.results)}"] = None
     return tuple(found)

@@ -71,6 +71,7 @@ _V100, _T4, _A100, _A2, _ADA, _H, _B200, _RTX = (
 _AMPERE = (_A100, _A2, _ADA)
 _MMA, _WG, _TC = "mma.sync", "wgmma", "tcgen05"
 _F32, _F16, _BOTH, _S32 = ("f32",), ("f16",), ("f32", "f16"), ("s32",)
+_FP16: Pairs = (("f16", "f16"),)
 _SAME: Pairs = (("e4m3", "e4m3"), ("e5m2", "e5m2"))
 _TAPED: Pairs = (*_SAME, ("e4m3", "e5m2"))
 _REC = "recorded on an H200"
@@ -89,9 +90,13 @@ def _assumed(why: str = _SIM) -> tuple[Verified, str]:
 
 ROWS: tuple[Row, ...] = (
     # Volta and Turing
-    Row(_on(_V100), _MMA, "half", (4,), _BOTH, 4, 23, *_vectors("V100")),
-    Row(_on(_T4), _MMA, "half", (4,), _BOTH, 4, 24, *_assumed()),
-    Row(_on(_T4), _MMA, "half", (8,), _BOTH, 8, 24, *_assumed(f"{_SIM}; F also Fasi et al.")),
+    Row(_on(_V100), _MMA, "half", (4,), _BOTH, 4, 23, *_vectors("V100"), pairs=_FP16),
+    Row(_on(_T4), _MMA, "half", (4,), _BOTH, 4, 24, *_assumed(), pairs=_FP16),
+    Row(
+        *(_on(_T4), _MMA, "half", (8,), _BOTH, 8, 24),
+        *_assumed(f"{_SIM}; F also Fasi et al."),
+        pairs=_FP16,
+    ),
     # Ampere and Ada: k16 and tf32 k8 are two chained blocks
     Row(_on(_A100), _MMA, "half", (8,), _BOTH, 8, 24, *_vectors("A100")),
     Row(_on(_A2), _MMA, "half", (8,), _BOTH, 8, 24, *_vectors("A2")),
@@ -111,7 +116,7 @@ ROWS: tuple[Row, ...] = (
     Row(_on(_H), _MMA, "half", (8, 16), _F32, 16, 25, "recorded", _REC),
     Row(
         *(_on(_H), _MMA, "half", (16,), _F16, 16, 25, "recorded", _REC),
-        pairs=(("f16", "f16"),),
+        pairs=_FP16,
     ),
     Row(_on(_H), _MMA, "half", (8,), _F16, 16, 25, *_assumed("as k16")),
     Row(_on(_H), _MMA, "tf32", (4, 8), _F32, 8, 25, "recorded", _REC),

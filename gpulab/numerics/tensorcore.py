@@ -25,13 +25,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpulab.errors import UsageError
 from gpulab.formats import FORMATS
+from gpulab.numerics._blockscale import scaled_block
 from gpulab.numerics._fdpa import F32_NAN, PASS, Rule, Workspace, dot_add
 from gpulab.numerics._forms import DotModel, available, model
+from gpulab.numerics._integer import integer
 from gpulab.numerics._operands import Operand, as_codes, decode_operand, operand_format
 from gpulab.numerics._parameters import CAPABILITIES, Capability
 from gpulab.numerics._results import half_codes, to_half
 
-__all__ = ["CAPABILITIES", "DotModel", "available", "evaluate", "mma", "mma_batch", "model"]
+__all__ = [
+    "CAPABILITIES",
+    "DotModel",
+    "available",
+    "evaluate",
+    "mma",
+    "mma_batch",
+    "mma_block_scaled",
+    "model",
+]
 
 _LOCAL = threading.local()
 _BATCH = 512  # warps a pass: long enough rows for NumPy, temporaries that stay in the L2 cache
@@ -92,14 +103,54 @@ def evaluate(
         raise UsageError(
             f"{rules.instruction} needs block scales", fix="call mma_block_scaled with them"
         )
-    a_row, b_row = operand_format(rules.a_type), operand_format(rules.b_type)
-    a = as_codes(a_bits, a_row, "A")
-    b = as_codes(b_bits, b_row, "B")
-    c = _accumulator(c_bits, rules)
+    return _evaluate(rules, a_bits, b_bits, c_bits, None)
+
+
+def mma_block_scaled(
+    a_bits: ArrayLike,
+    b_bits: ArrayLike,
+    c_bits: ArrayLike,
+    scale_a: ArrayLike,
+    scale_b: ArrayLike,
+    instruction: str,
+    capability: Capability,
+) -> NDArray[Any]:
+    """``mma`` with block scales: ``D = (A scale_a) (scale_b B) + C``.
+
+    Args:
+        a_bits: as in ``mma``; fp4 codes one a byte, in the low bits.
+        b_bits: likewise.
+        c_bits: likewise.
+        scale_a: uint8 codes (..., M, K / V), V products to a scale (``model(...).scale_block``).
+        scale_b: uint8 codes (..., K / V, N).
+        instruction: for example ``mma.sync.kind::mxf4nvf4.block_scale.scale_vec::4X.m16n8k64.``
+            ``f32.e2m1.e2m1.f32.ue4m3``.
+        capability: ``(12, 0)``; no hardware data confirms this model.
+
+    Raises:
+        UsageError: as ``mma``, or the instruction takes no scales.
+    """
+    rules = model(instruction, capability)
+    if rules.scale_type is None:
+        raise UsageError(f"{instruction} takes no block scales", fix="call mma")
+    return _evaluate(rules, a_bits, b_bits, c_bits, (scale_a, scale_b))
+
+
+def _evaluate(
+    rules: DotModel,
+    a_bits: ArrayLike,
+    b_bits: ArrayLike,
+    c_bits: ArrayLike,
+    scales: tuple[ArrayLike, ArrayLike] | None,
+) -> NDArray[Any]:
+    a = as_codes(a_bits, operand_format(rules.a_type), "A")
+    b = as_codes(b_bits, operand_format(rules.b_type), "B")
+    c = as_codes(c_bits, FORMATS["fp16" if rules.d_type == "f16" else "fp32"], "C")
     batch, (m, n, k) = _shape(rules, a, b, c)
     a = np.broadcast_to(a, (*batch, m, k)).reshape(-1, m, k)
     b = np.broadcast_to(b, (*batch, k, n)).reshape(-1, k, n)
     c = np.broadcast_to(c, (*batch, m, n)).reshape(-1, m, n)
+    sa, sb = _scales(rules, scales, batch, (m, n, k))
     d = np.empty(c.shape, dtype=c.dtype)
     step = max(1, min(_BATCH, 4 * PASS // max(1, m * n)))
     rows = max(1, PASS // max(1, n * min(step, len(c))))
@@ -107,16 +158,43 @@ def evaluate(
     for start in range(0, len(c), step):
         part = slice(start, start + step)
         if rules.result == "int32":
-            d[part] = _integer(rules, a[part], b[part], c[part])
+            d[part] = integer(rules, a[part], b[part], c[part])
             continue
         left = _decode(rules, a[part].transpose(2, 1, 0), rules.a_type)
         right = _decode(rules, b[part].transpose(1, 2, 0), rules.b_type)
         addend = np.ascontiguousarray(c[part].transpose(1, 2, 0))
         for row in range(0, m, rows):
             band = slice(row, row + rows)
-            done = _chain(rules, left.rows(band), right, addend[band], work)
+            if sa is None or sb is None:
+                done = _chain(rules, left.rows(band), right, addend[band], work)
+            else:
+                own = sa[part, band].transpose(2, 1, 0), sb[part].transpose(1, 2, 0)
+                done = _chain_scaled(rules, left.rows(band), right, addend[band], own)
             d[part, band] = done.transpose(2, 0, 1)
     return d.reshape(*batch, m, n)
+
+
+def _scales(
+    rules: DotModel,
+    scales: tuple[ArrayLike, ArrayLike] | None,
+    batch: tuple[int, ...],
+    dims: tuple[int, int, int],
+) -> tuple[NDArray[np.uint8] | None, NDArray[np.uint8] | None]:
+    """Scale codes (batch, M, K / V) and (batch, K / V, N)."""
+    if scales is None:
+        return None, None
+    m, n, k = dims
+    blocks = k // rules.scale_block
+    found = []
+    for what, codes, shape in zip("AB", scales, ((m, blocks), (blocks, n)), strict=True):
+        bits = as_codes(codes, FORMATS["e8m0"], f"the scale of {what}")
+        if bits.shape[-2:] != shape:
+            raise UsageError(
+                f"the scale of {what} has shape {bits.shape}, not (..., {shape[0]}, {shape[1]})",
+                fix=f"pass one scale for every {rules.scale_block} products",
+            )
+        found.append(np.broadcast_to(bits, (*batch, *shape)).reshape(-1, *shape))
+    return found[0], found[1]
 
 
 def _workspace() -> Workspace:
@@ -125,11 +203,6 @@ def _workspace() -> Workspace:
     if work is None:
         work = _LOCAL.work = Workspace()
     return work
-
-
-def _accumulator(c_bits: ArrayLike, rules: DotModel) -> NDArray[Any]:
-    row = FORMATS["fp16" if rules.d_type == "f16" else "fp32"]
-    return as_codes(c_bits, row, "C")
 
 
 def _shape(
@@ -182,6 +255,22 @@ def _chain(
     return half_codes(value) if rule.half else value.view(np.uint32)
 
 
+def _chain_scaled(
+    rules: DotModel,
+    a: Operand,
+    b: Operand,
+    c: NDArray[Any],
+    scales: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+) -> NDArray[Any]:
+    """All instructions of a block-scaled product, for codes C (m, n, batch)."""
+    value: NDArray[np.float32] = c.view(np.float32)
+    for first in range(0, a.values.shape[0], rules.k):
+        k = slice(first, first + rules.k)
+        own = slice(first // rules.scale_block, (first + rules.k) // rules.scale_block)
+        value = scaled_block(rules, a.part(k), b.part(k), value, scales[0][own], scales[1][own])
+    return value.view(np.uint32)
+
+
 def _widened(codes: NDArray[np.uint16]) -> NDArray[np.float32]:
     decoded = decode_operand(codes, FORMATS["fp16"])
     return decoded.values if decoded.raw is None else decoded.raw
@@ -195,21 +284,3 @@ def _add(total: NDArray[np.float32], c: NDArray[np.float32], rule: Rule) -> NDAr
     if nan.any():
         out.view(np.uint32)[nan] = F32_NAN
     return out
-
-
-def _integer(
-    rules: DotModel, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]
-) -> NDArray[np.uint32]:
-    """Exact int32 accumulation, instruction by instruction; wraps unless ``.satfinite``."""
-    left = a.view(np.int8 if rules.a_type == "s8" else np.uint8).astype(np.float64)
-    right = b.view(np.int8 if rules.b_type == "s8" else np.uint8).astype(np.float64)
-    value = c.view(np.int32).astype(np.int64)
-    bounds = np.iinfo(np.int32)
-    for start in range(0, left.shape[-1], rules.k):
-        k = slice(start, start + rules.k)
-        value = value + (left[:, :, k] @ right[:, k]).astype(np.int64)
-        if rules.saturate:
-            value = np.clip(value, bounds.min, bounds.max)
-        else:
-            value = value.astype(np.int32).astype(np.int64)
-    return value.astype(np.int32).view(np.uint32)

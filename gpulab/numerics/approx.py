@@ -1,0 +1,144 @@
+"""The approximate instructions, bit for bit, from the recordings of an H200 (capability 9.0).
+
+The float32 ones interpolate (``_interpolate``) and these rules extend the table to every input.
+``.ftz`` forms first replace a subnormal input by a zero of its sign, and flush a subnormal
+result. NaN results are 0x7fffffff (0x7fff for 16-bit forms).
+
+Correctly rounded forms (``sqrt.rn``, ``rcp.rn``, ``div.rn``) need no table: the float64 result,
+rounded once to float32, is right, since float64 carries more than twice float32's digits.
+
+>>> import numpy as np
+>>> float(evaluate("ex2.approx.ftz.f32", np.float32([3.0]).view(np.uint32)).view(np.float32)[0])
+8.0
+
+Sources: recordings of an H200; PTX ISA, "ex2", "rcp", "rsqrt", "sqrt", "lg2", "div", "tanh".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpulab.errors import UsageError
+from gpulab.numerics._approx_rules import HALF, RULES, canonical, flushed
+
+Verified = Literal["recorded", "assumed"]
+
+_CHUNK = 1 << 15  # elements a pass; the temporaries stay in the L2 cache
+_NOT_RECORDED = {
+    "tanh.approx.f32": "its values are not recorded",
+    "sin.approx.f32": "its values are not recorded",
+    "sin.approx.ftz.f32": "its values are not recorded",
+    "cos.approx.f32": "its values are not recorded",
+    "cos.approx.ftz.f32": "its values are not recorded",
+    "div.full.f32": "its scaling is not recorded",
+    "div.full.ftz.f32": "its scaling is not recorded",
+}
+_ASSUMED = {
+    "rcp.approx.f32": "subnormal arguments and results (scaled by powers of two) are assumed",
+    "sqrt.approx.f32": "subnormal arguments (scaled as for rsqrt) are assumed",
+    "div.approx.f32": "divisors above 2^126 and subnormal ones are assumed",
+    "div.approx.ftz.f32": "divisors above 2^126 are assumed",
+}
+
+
+def evaluate(instruction: str, x_bits: ArrayLike) -> NDArray[Any]:
+    """The result's bits of a one-operand instruction.
+
+    Args:
+        instruction: PTX spelling, for example ``rsqrt.approx.ftz.f32``, ``ex2.approx.f16``.
+            The packed ``x2`` forms act on each half alone: pass the halves, name the plain form
+            or the packed one.
+        x_bits: any shape; uint32 float32 bits, or uint16 codes of a 16-bit form. Arrays of
+            float32 or float16 are taken as their bits.
+
+    Returns:
+        Bits of the same shape and width.
+
+    Raises:
+        UsageError: the instruction is unknown or was not recorded, or the width is wrong.
+    """
+    name = _plain(instruction)
+    half = HALF.get(name)
+    if half is not None:
+        return half()[_bits(x_bits, 2, name)]
+    rule = RULES.get(name)
+    if rule is None:
+        raise _unknown(instruction, name, tuple(RULES) + tuple(HALF))
+    x = _bits(x_bits, 4, name)
+    flat = np.ascontiguousarray(x).reshape(-1)
+    out = np.empty_like(flat)
+    with np.errstate(all="ignore"):
+        for start in range(0, flat.size, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            out[part] = rule(flat[part])
+    return out.reshape(x.shape)
+
+
+def evaluate2(instruction: str, a_bits: ArrayLike, b_bits: ArrayLike) -> NDArray[np.uint32]:
+    """The result's bits of ``div.approx.f32`` or ``div.approx.ftz.f32``: a * rcp.approx(b).
+
+    Args:
+        instruction: one of the two.
+        a_bits: float32 bits, any shape.
+        b_bits: likewise; the two are broadcast.
+
+    Raises:
+        UsageError: another instruction, or not 32-bit arrays.
+    """
+    known = ("div.approx.f32", "div.approx.ftz.f32")
+    if instruction not in known:
+        raise _unknown(instruction, instruction, known)
+    a, b = (_bits(x, 4, instruction) for x in (a_bits, b_bits))
+    flush = ".ftz." in instruction
+    if flush:
+        a, b = flushed(a), flushed(b)
+    with np.errstate(all="ignore"):
+        out = np.asarray(a.view(np.float32) * evaluate("rcp.approx.ftz.f32", b).view(np.float32))
+    out = canonical(out).view(np.uint32)
+    return flushed(out) if flush else out
+
+
+def status(instruction: str, capability: tuple[int, int]) -> tuple[Verified, str]:
+    """What the result of an instruction rests on, in a word and in a few.
+
+    Raises:
+        UsageError: the instruction is not modelled.
+    """
+    name = _plain(instruction)
+    if name not in RULES and name not in HALF and not name.startswith("div.approx"):
+        raise _unknown(instruction, name, modelled())
+    if name in _ASSUMED:
+        return "assumed", _ASSUMED[name]
+    if capability != (9, 0):
+        return "assumed", "recorded on capability 9.0 only, taken to be the same"
+    return "recorded", "recorded on an H200"
+
+
+def modelled() -> tuple[str, ...]:
+    """Every instruction that ``evaluate`` or ``evaluate2`` knows."""
+    return (*RULES, *HALF, "div.approx.f32", "div.approx.ftz.f32")
+
+
+def _plain(instruction: str) -> str:
+    """The scalar form of a packed instruction."""
+    return instruction.removesuffix("x2") if instruction.endswith("16x2") else instruction
+
+
+def _unknown(instruction: str, name: str, known: tuple[str, ...]) -> UsageError:
+    why = _NOT_RECORDED.get(name, "there is no such approximate instruction here")
+    return UsageError(
+        f"{instruction} cannot be evaluated: {why}", fix="modelled: " + ", ".join(known)
+    )
+
+
+def _bits(array: ArrayLike, size: int, name: str) -> NDArray[Any]:
+    bits = np.asarray(array)
+    if bits.dtype.itemsize != size or bits.dtype.kind not in "uif":
+        raise UsageError(
+            f"{name} takes {8 * size}-bit codes, got an array of {bits.dtype}",
+            fix=f"pass uint{8 * size}",
+        )
+    return bits.view(f"u{size}")
