@@ -183,30 +183,33 @@ def time_interleaved(
         raise UsageError(f"{runs} runs after {warmup} warm-ups: at least one run is needed")
     if any(subject.sets < 1 for subject in subjects.values()):
         raise UsageError("nothing to time: a kernel has no input set")
-    flush_ms = _flush_time(clock)
-    lanes = {n: _Lane(clock, s, warmup, flush_ms) for n, s in subjects.items()}
+    lead_ms = _lead_of_a_flush(clock)
+    lanes = {n: _Lane(clock, s, warmup, lead_ms) for n, s in subjects.items()}
     for run in range(runs):
         for lane in lanes.values():
             lane.run(run, first=run == 0, last=run == runs - 1)
     return {name: lane.timing for name, lane in lanes.items()}
 
 
-def _flush_time(clock: Clock) -> float:
-    """Milliseconds one flush keeps the card busy."""
+def _lead_of_a_flush(clock: Clock) -> float:
+    """Milliseconds the host gets ahead of the card by queueing one flush."""
     clock.flush()
+    clock.synchronize()
+    begun = clock.host_ms()
     start = clock.record()
-    for _ in range(4):
+    for _ in range(8):
         clock.flush()
     stop = clock.record()
+    queueing = clock.host_ms() - begun
     clock.synchronize()
-    return max(1e-4, clock.elapsed_ms(start, stop) / 4)
+    return max(1e-4, (clock.elapsed_ms(start, stop) - queueing) / 8)
 
 
 class _Lane:
     """One subject: warmed up, its method chosen by a pilot measurement, then run by run."""
 
-    def __init__(self, clock: Clock, subject: Subject, warmup: int, flush_ms: float) -> None:
-        self.clock, self.subject, self.flush_ms = clock, subject, flush_ms
+    def __init__(self, clock: Clock, subject: Subject, warmup: int, lead_ms: float) -> None:
+        self.clock, self.subject, self.lead_ms = clock, subject, lead_ms
         for i in range(warmup):
             subject.launch(i % subject.sets)
         clock.synchronize()
@@ -232,7 +235,7 @@ class _Lane:
         for i in range(_PILOTS):
             queueing.append(self._window(i % self.subject.sets)[2])
             self.clock.synchronize()
-        wanted = math.ceil(1.5 * statistics.median(queueing) / self.flush_ms)
+        wanted = math.ceil(1.5 * statistics.median(queueing) / self.lead_ms)
         self.timing.backlog = min(MAX_BACKLOG, max(1, wanted))
         if wanted > MAX_BACKLOG:
             self.timing.note = "the host queues slower than the card runs: host time is included"
