@@ -63,7 +63,8 @@ def evaluate(instruction: str, x_bits: ArrayLike) -> NDArray[Any]:
     name = _plain(instruction)
     half = HALF.get(name)
     if half is not None:
-        return half()[_bits(x_bits, 2, name)]
+        results: NDArray[np.uint16] = half()[_bits(x_bits, 2, name)]
+        return results
     rule = RULES.get(name)
     if rule is None:
         raise _unknown(instruction, name, tuple(RULES) + tuple(HALF))
@@ -96,8 +97,8 @@ def evaluate2(instruction: str, a_bits: ArrayLike, b_bits: ArrayLike) -> NDArray
     if flush:
         a, b = flushed(a), flushed(b)
     with np.errstate(all="ignore"):
-        out = np.asarray(a.view(np.float32) * evaluate("rcp.approx.ftz.f32", b).view(np.float32))
-    out = canonical(out).view(np.uint32)
+        quotient = a.view(np.float32) * evaluate("rcp.approx.ftz.f32", b).view(np.float32)
+    out: NDArray[np.uint32] = canonical(np.asarray(quotient)).view(np.uint32)
     return flushed(out) if flush else out
 
 
