@@ -85,6 +85,7 @@ def _fma(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], kind: Any) -> NDArra
 
 
 def _model(a: NDArray[Any], b: NDArray[Any], accumulator: str) -> NDArray[np.float32]:
+    assert a.dtype == b.dtype == np.float64
     kind = {"fp32": np.float32, "fp16": np.float16}[accumulator]
     total = np.zeros((a.shape[0], b.shape[1]))
     for k in range(a.shape[1]):
@@ -141,6 +142,46 @@ def test_bits_are_those_of_sequential_fused_multiply_adds(
     want = _model(decode(stored, a), decode(stored, b), case.variant.accumulator)
     got = _run(case, capability, a, b)
     np.testing.assert_array_equal(_bits(got), _bits(want))
+
+
+@pytest.mark.parametrize(
+    ("capability", "shape"),
+    [
+        ((7, 5), (1100, 140, 9)),  # a full band of tile rows, then a lower one
+        ((8, 0), (130, 132, 100)),  # more steps than stages, rows of whole pieces
+        ((8, 6), (129, 129, 67)),  # the same with neither
+        ((9, 0), (300, 260, 70)),  # only B's rows are whole pieces
+        ((12, 0), (140, 131, 64)),  # only A's are
+    ],
+)
+def test_blocked_over_many_tiles_has_the_same_bits(
+    capability: Capability, shape: tuple[int, int, int]
+) -> None:
+    case = next(registry.cases("matmul", kernel="blocked"))
+    a, b = _normal(case, shape, seed=5)
+    got = _run(case, capability, a, b)
+    np.testing.assert_array_equal(
+        _bits(got), _bits(_model(decode("fp32", a), decode("fp32", b), "fp32"))
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.label.replace(" ", ""))
+def test_no_thread_races_another(case: Case) -> None:
+    """Every tile is written, read and written again, under the race detector."""
+    capability = (8, 9)
+    device = EmulatedDevice(capability, sanitize=True)
+    assert case.spec.build is not None
+    assert case.spec.plan is not None
+    m, n, k = 20, 36, 72
+    dims = {"m": m, "n": n, "k": k}
+    a, b = _normal(case, (m, n, k), seed=2)
+    function = device.build(
+        case.spec.build(case.variant, capability, dims), case.spec.params(case.variant)
+    )
+    on_c = device.empty((m, n), np.dtype(np.float32))
+    plan = case.spec.plan(case.variant, capability, dims)
+    device.launch(function, plan, [device.upload(a), device.upload(b), on_c, m, n, k])
+    assert np.isfinite(device.download(on_c)).all()
 
 
 def test_the_two_accumulators_differ_on_these_inputs() -> None:
