@@ -125,6 +125,7 @@ def outputs() -> dict[tuple[str, str], Output]:
                 "misaligned": f"Invalid __global__ read of size 16 bytes{at} is misaligned",
                 "uninitialised": f"Uninitialized __global__ memory read of size 4 bytes{at}",
                 "barrier_divergence": f"Barrier error detected.{at}",
+                "async_in_flight": f"Error: Race reported between Write access{at}",
                 "trap": 'Program hit cudaErrorLaunchFailure (error 719) due to "x"',
             }[case.fault]
             end = "ERROR SUMMARY: 1 error"

@@ -8,6 +8,6 @@ extern "C" __global__ void copy_no_wait(const float* x, float* y)
     asm volatile("cp.async.commit_group;" ::: "memory");
     __syncthreads();
     for (int k = 0; k < 4; ++k) {
-        y[4 * t + k] = tile[255 - (4 * t + k)];  // BUG: race uninitialised
+        y[4 * t + k] = tile[255 - (4 * t + k)];  // BUG: async_in_flight race
     }
 }
