@@ -5,3 +5,7 @@
 one Python function over arrays, ``ops/`` holds what instructions compute, ``memory*`` the address
 spaces with their checks, ``executor`` the order in which lanes run.
 """
+
+from gpulab.emulator.machine import Machine, Program, Report
+
+__all__ = ["Machine", "Program", "Report"]

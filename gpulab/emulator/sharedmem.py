@@ -214,9 +214,28 @@ class SharedMemory:
             values = [p for v in values for p in ((v & low).astype(U32), (v >> half).astype(U32))]
             width = 4
         for k, value in enumerate(values):
-            self._put(mask, address + k * width, width, value)
+            self.put(mask, address + k * width, width, value)
 
-    def _put(self, mask: Mask | None, address: Array, width: int, value: Array) -> None:
+    def fetch(
+        self, state: State, instr: Instr, mask: Mask | None, address: Array, width: int
+    ) -> Array:
+        """One element of 2 or 4 bytes at addresses that were checked; only validity is looked at.
+
+        Raises:
+            FaultError: uninitialised, not yet arrived.
+        """
+        address = settled(address, mask)
+        if self.track:
+            self._check_valid(state, instr, mask, address, width)
+        if width == 4:
+            return self._word(address)
+        shift = ((address & 3) << 3).astype(U32)
+        return (self._word(address & ~3) >> shift).astype(U16)
+
+    def put(self, mask: Mask | None, address: Array, width: int, value: Array) -> None:
+        """Write one element of 1, 2 or 4 bytes at addresses that were checked."""
+        if mask is not None and address.shape[1] == 1 < mask.shape[1]:
+            address = settled(address, mask)
         whole = mask is None or mask.shape[1] == 1
         if address.shape[1] == 1 and whole:
             self._put_rows(mask, address, width, value)

@@ -1,10 +1,16 @@
 """What instructions compute, one module a family; importing this package registers them all."""
 
 from gpulab.emulator.ops import (  # noqa: F401
+    atomic,
     control,
+    convert,
+    copies,
     floating,
     integer,
     logic,
+    mbarrier,
     memory,
     moves,
+    tensor,
+    warp,
 )

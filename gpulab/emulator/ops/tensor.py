@@ -1,0 +1,309 @@
+"""mma.sync, ldmatrix and stmatrix: which lane holds which element, and the shared arithmetic.
+
+Elements sit in 32-bit registers, e = 32 / bits to a register. With g = lane / 4 and t = lane % 4:
+register r of A holds rows g + 8 (r % 2), columns 4 e (r / 2) + e t + i; register r of B holds rows
+4 e r + e t + i of column g; C and D hold rows g and g + 8, columns 2 t and 2 t + 1. One rule covers
+all shapes with m = 8 or 16 and n = 8.
+
+Source: PTX ISA, sections "Matrix Fragments for mma.m16n8k16", ... and "ldmatrix", "stmatrix".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulab.emulator.faults import fault
+from gpulab.emulator.meetings import packed
+from gpulab.emulator.ops.memory import address_of, offsets
+from gpulab.emulator.ops.registry import (
+    Env,
+    Op,
+    elements,
+    family,
+    only,
+    result_registers,
+    stop,
+)
+from gpulab.emulator.ops.warp import tell
+from gpulab.emulator.ptx.nodes import Instr
+from gpulab.emulator.values import U8, U16, U32, Array, Mask
+from gpulab.errors import UsageError
+from gpulab.numerics import tensorcore
+
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
+_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "e2m3": 8, "e3m2": 8, "e2m1": 8,
+         "s8": 8, "u8": 8}  # fmt: skip
+_CODES = {8: U8, 16: U16, 32: U32}
+_WHOLE_WARP = np.full((1, 1), 0xFFFFFFFF, np.uint32)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One mma instruction.
+
+    Args:
+        name: as ``gpulab.numerics.tensorcore`` spells it.
+        m, n, k: shape.
+        bits: width of an element of A and B.
+        half: C and D are float16.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    bits: int
+    half: bool
+
+    @property
+    def each(self) -> int:
+        """Elements in a register."""
+        return 32 // self.bits
+
+
+def form_of(instr: Instr) -> Form:
+    """The form that an mma opcode names.
+
+    Raises:
+        BuildError: a shape or type that is not emulated.
+    """
+    words = list(instr.modifiers)
+    only(
+        instr, tuple(words[:2]), "sync", "aligned"
+    )  # mma.sync.aligned[.kind::f8f6f4].mMnNkK.row.col[.satfinite].d.a.b.c
+    rest = words[2:]
+    kind = rest.pop(0) if rest[0].startswith("kind::") else None
+    if kind not in (None, "kind::f8f6f4"):
+        stop(instr, "block scales")
+    shape = _SHAPE.match(rest.pop(0))
+    if shape is None or rest[:2] != ["row", "col"]:
+        stop(instr, "shape or layout")
+    rest = rest[2:]
+    if rest[0] == "satfinite":
+        stop(instr, "satfinite")
+    if len(rest) != 4:
+        stop(instr)
+    d, a, b, c = rest
+    m, n, k = (int(x) for x in shape.groups())
+    if d != c or a not in _BITS or b not in _BITS or n != 8 or m not in (8, 16):
+        stop(instr, "types or shape")
+    prefix = f"mma.sync.{kind}." if kind else "mma.sync."
+    name = f"{prefix}m{m}n{n}k{k}.{d}.{a}.{b}.{c}"
+    return Form(name, m, n, k, _BITS[a], d == "f16")
+
+
+@family("mma")
+def _mma(instr: Instr, env: Env) -> Op:
+    form = form_of(instr)
+    name = form.name
+    try:
+        tensorcore.model(name, env.capability)
+    except UsageError as error:
+        if "kind::f8f6f4." not in name:
+            stop(instr, error.message)
+        name = name.replace("kind::f8f6f4.", "")
+        try:
+            tensorcore.model(name, env.capability)
+        except UsageError:
+            stop(instr, error.message)
+    d, a, b, c = (elements(o) for o in instr.operands)
+    results = result_registers(instr, instr.operands[0])
+    lengths = (
+        form.m * form.k * form.bits // 1024,
+        8 * form.k * form.bits // 1024,
+        form.m * 8 * (16 if form.half else 32) // 1024,
+    )
+    if (len(a), len(b), len(c)) != lengths or len(d) != lengths[2]:
+        stop(instr, "fragment lengths")
+    na, nb = len(a), len(b)
+
+    def function(state: Any, _instr: Instr, mask: Mask | None, *registers: Array) -> Any:
+        whole_warps(state, instr, mask)
+        tell(state, instr, mask, _WHOLE_WARP)
+        columns = max(r.shape[1] for r in registers)
+        threads = state.shape[0]
+        full = [np.broadcast_to(r, (threads, columns)) for r in registers]
+        matrix_a = _operand(full[:na], form, rows=form.m)
+        matrix_b = _operand(full[na : na + nb], form, rows=8).transpose(0, 2, 1)
+        matrix_c = _accumulator(full[na + nb :], form)
+        product = tensorcore.mma_batch(matrix_a, matrix_b, matrix_c, name, env.capability)
+        return _scatter(product, form, threads, columns)
+
+    count = len(registers_of := (*a, *b, *c))
+    return Op(
+        function, ("u32",) * count, ("u32",) * len(results), registers_of, results, context=True
+    )
+
+
+def whole_warps(state: Any, instr: Instr, mask: Mask | None) -> None:
+    """An aligned instruction needs every lane of the warp.
+
+    Raises:
+        FaultError: some lanes of a warp are elsewhere.
+    """
+    if mask is None:
+        return
+    words = packed(mask, state.shape[0])
+    if state.live is not None:
+        born = packed(state.live, state.shape[0])
+        partial = (words != 0) & (words != born)
+    else:
+        partial = (words != 0) & (words != np.uint32(0xFFFFFFFF))
+    if partial.any():
+        lanes = np.repeat(partial[:, 0], 32, axis=0) & mask
+        t, b = state.first(lanes)
+        raise fault(
+            "warp_divergence",
+            f"{instr.opcode} is executed by a part of the warp only",
+            instr,
+            thread=state.thread_xyz(t),
+            block=state.block_xyz(b),
+        )
+
+
+def _operand(registers: list[Array], form: Form, rows: int) -> Array:
+    """A (or B transposed) as codes (warps, rows, K), warps last in memory."""
+    each, halves = form.each, rows // 8
+    threads, columns = registers[0].shape
+    warps = threads // 32
+    chunks = len(registers) // halves
+    out = np.empty((chunks, 4, each, halves, 8, warps, columns), _CODES[form.bits])
+    for r, register in enumerate(registers):
+        lanes = register.reshape(warps, 8, 4, columns).transpose(2, 1, 0, 3)  # (t, g, warp, block)
+        for i in range(each):
+            part = lanes if each == 1 else lanes >> np.uint32(form.bits * i)
+            np.copyto(out[r // halves, :, i, r % halves], part, casting="unsafe")
+    return out.reshape(form.k, rows, warps * columns).transpose(2, 1, 0)
+
+
+def _accumulator(registers: list[Array], form: Form) -> Array:
+    """C as codes (warps, M, 8), warps last in memory."""
+    threads, columns = registers[0].shape
+    warps, halves = threads // 32, form.m // 8
+    out = np.empty((halves, 8, 4, 2, warps, columns), U16 if form.half else U32)
+    for half in range(halves):
+        for j in range(2):
+            register = registers[half] if form.half else registers[2 * half + j]
+            lanes = register.reshape(warps, 8, 4, columns).transpose(1, 2, 0, 3)
+            part = lanes >> np.uint32(16 * j) if form.half else lanes
+            np.copyto(out[half, :, :, j], part, casting="unsafe")
+    return out.reshape(form.m, 8, warps * columns).transpose(2, 0, 1)
+
+
+def _scatter(product: Array, form: Form, threads: int, columns: int) -> tuple[Array, ...]:
+    """D as registers."""
+    warps, halves = threads // 32, form.m // 8
+    d = product.reshape(warps, columns, halves, 8, 4, 2).transpose(2, 5, 0, 3, 4, 1)
+    out = []
+    for half in range(halves):
+        pair = [np.ascontiguousarray(d[half, j]).reshape(threads, columns) for j in range(2)]
+        if form.half:
+            low, high = (p.astype(U32) for p in pair)
+            out.append(low | (high << np.uint32(16)))
+        else:
+            out += pair
+    return tuple(out)
+
+
+def _matrix_count(instr: Instr) -> tuple[int, bool]:
+    words = instr.modifiers
+    only(
+        instr, words, "sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared",
+        "shared::cta", "b16",
+    )  # fmt: skip
+    return next(int(w[1]) for w in words if w in ("x1", "x2", "x4")), "trans" in words
+
+
+def _rows(state: Any, base: Array, offset: int) -> Array:
+    """Row addresses as (warps, 32 lanes, blocks or 1)."""
+    at = offsets(base, offset, 0)
+    full = np.broadcast_to(at, (state.shape[0], at.shape[1]))
+    return full.reshape(-1, 32, at.shape[1])
+
+
+def _supplying(state: Any, mask: Mask | None, count: int) -> Mask:
+    lanes = (np.arange(state.shape[0]) % 32 < 8 * count)[:, None]
+    return lanes if mask is None else lanes & mask
+
+
+_G, _T = np.arange(8)[None, :, None, None], np.arange(4)[None, None, :, None]
+
+
+def _cells(rows: Array, matrix: int, trans: bool, j: int) -> Array:
+    """Address of element j (0, 1) of each lane in a matrix, (threads, blocks or 1)."""
+    own = rows[:, 8 * matrix : 8 * matrix + 8]
+    if trans:
+        at = own[:, j::2][:, None] + 2 * _G  # rows 2 t + j, column g
+    else:
+        at = own[:, :, None] + 4 * _T + 2 * j
+    warps, _, _, columns = at.shape
+    return np.ascontiguousarray(np.broadcast_to(at, (warps, 8, 4, columns))).reshape(-1, columns)
+
+
+@family("ldmatrix")
+def _ldmatrix(instr: Instr, env: Env) -> Op:
+    count, trans = _matrix_count(instr)
+    results = result_registers(instr, instr.operands[0])
+    if len(results) != count:
+        stop(instr, "fragment length")
+    base, kind, offset = address_of(instr, instr.operands[1], env)
+
+    def function(state: Any, _instr: Instr, mask: Mask | None, at: Array) -> Any:
+        whole_warps(state, instr, mask)
+        tell(state, instr, mask, _WHOLE_WARP)
+        rows = _rows(state, at, offset)
+        flat = rows.reshape(state.shape[0], -1)
+        who = _supplying(state, mask, count)
+        shared = state.shared
+        shared.place(state, instr, who, flat, 16, False)
+        if state.observers:
+            state.report("shared", "load", flat, 16, who, instr)
+        got = []
+        for matrix in range(count):
+            if trans:
+                low, high = (
+                    shared.fetch(state, instr, mask, _cells(rows, matrix, True, j), 2)
+                    for j in range(2)
+                )
+                got.append(low.astype(U32) | (high.astype(U32) << np.uint32(16)))
+            else:
+                got.append(shared.fetch(state, instr, mask, _cells(rows, matrix, False, 0), 4))
+        return tuple(got) if count > 1 else got[0]
+
+    return Op(function, (kind,), ("u32",) * count, (base,), results, context=True)
+
+
+@family("stmatrix")
+def _stmatrix(instr: Instr, env: Env) -> Op:
+    count, trans = _matrix_count(instr)
+    values = elements(instr.operands[1])
+    if len(values) != count:
+        stop(instr, "fragment length")
+    base, kind, offset = address_of(instr, instr.operands[0], env)
+
+    def function(
+        state: Any, _instr: Instr, mask: Mask | None, at: Array, *registers: Array
+    ) -> None:
+        whole_warps(state, instr, mask)
+        tell(state, instr, mask, _WHOLE_WARP)
+        rows = _rows(state, at, offset)
+        flat = rows.reshape(state.shape[0], -1)
+        who = _supplying(state, mask, count)
+        shared = state.shared
+        shared.place(state, instr, who, flat, 16, True)
+        if state.observers:
+            state.report("shared", "store", flat, 16, who, instr)
+        for matrix, register in enumerate(registers):
+            if not trans:
+                shared.put(mask, _cells(rows, matrix, False, 0), 4, register)
+                continue
+            for j in range(2):
+                half = (register >> np.uint32(16 * j)).astype(U16)
+                shared.put(mask, _cells(rows, matrix, True, j), 2, half)
+
+    reads = (kind, *("u32",) * count)
+    return Op(function, reads, (), (base, *values), (), context=True)
