@@ -32,6 +32,7 @@ from gpulab.emulator.ops.warp import tell
 from gpulab.emulator.ptx.nodes import Instr
 from gpulab.emulator.values import U8, U16, U32, Array, Mask
 from gpulab.errors import UsageError
+from gpulab.formats.packing import from_containers
 from gpulab.numerics import tensorcore
 
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
@@ -120,6 +121,8 @@ def _mma(instr: Instr, env: Env) -> Op:
     if (len(a), len(b), len(c)) != lengths or len(d) != lengths[2]:
         stop(instr, "fragment lengths")
     na, nb = len(a), len(b)
+    a_type, b_type = form.name.split(".")[-3:-1]
+    contained = "kind::f8f6f4" in form.name  # narrow codes sit inside their bytes
 
     def function(state: Any, _instr: Instr, mask: Mask | None, *registers: Array) -> Any:
         whole_warps(state, instr, mask)
@@ -129,6 +132,9 @@ def _mma(instr: Instr, env: Env) -> Op:
         full = [np.broadcast_to(r, (threads, columns)) for r in registers]
         matrix_a = _operand(full[:na], form, rows=form.m)
         matrix_b = _operand(full[na : na + nb], form, rows=8).transpose(0, 2, 1)
+        if contained:
+            matrix_a = from_containers(a_type, matrix_a)
+            matrix_b = from_containers(b_type, matrix_b)
         matrix_c = _accumulator(full[na + nb :], form)
         product = tensorcore.mma_batch(matrix_a, matrix_b, matrix_c, name, env.capability)
         return _scatter(product, form, threads, columns)
