@@ -60,7 +60,7 @@ def prepare(
         BuildError: the compiler, Numba or ptxas refuses it.
         DeviceMissingError: NVRTC is not installed.
     """
-    kit, store = kit or toolkit.find(), store or cache.default_store()
+    kit, store = kit or toolkit.default(), store or cache.default_store()
     if isinstance(request, RawBuild):
         stored = cache.compile_source(
             request.source,

@@ -194,14 +194,14 @@ def compile_source(
         defines: ``NAME=VALUE`` macros.
         feature_target: compile for ``sm_90a`` rather than ``sm_90``.
         contract: let ``a * b + c`` fuse.
-        kit: which NVRTC; the newest by default.
+        kit: which NVRTC; ``toolkit.default()`` unless told.
         store: where entries are kept; the user's cache by default.
 
     Raises:
         BuildError: the compiler refuses it.
         DeviceMissingError: NVRTC is not installed.
     """
-    kit, store = kit or toolkit.find(), store or default_store()
+    kit, store = kit or toolkit.default(), store or default_store()
     path = sources.resolve(source)
     text = sources.read(path)
     target = nvrtc.target_name(kit, capability, feature_target)

@@ -111,7 +111,7 @@ def _numpy() -> Finding:
 
 
 def _nvrtc() -> Finding:
-    kit = toolkit.find()
+    kit = toolkit.default()
     archs = nvrtc.supported(kit)
     return Finding(
         "NVRTC",
@@ -121,7 +121,7 @@ def _nvrtc() -> Finding:
 
 
 def _headers() -> Finding:
-    kit = toolkit.find()
+    kit = toolkit.default()
     if not kit.headers or kit.headers_version is None:
         return Finding(
             "CUDA headers", "missing", f"none of CUDA {kit.version[0]} found", kit.pip_command
@@ -146,7 +146,7 @@ def _headers() -> Finding:
 
 
 def _nvjitlink() -> Finding:
-    kit = toolkit.find()
+    kit = toolkit.default()
     found = nvjitlink.version(kit.version[0])
     fix = toolkit.pip_nvjitlink(kit.version[0])
     if found is None:

@@ -12,7 +12,7 @@ from gpulab import arch
 from gpulab.emulator.machine import Machine, Program
 from gpulab.errors import FaultError, UsageError
 from gpulab.registry import LaunchPlan, Param
-from gpulab.runtime import assembly, packing
+from gpulab.runtime import assembly, packing, toolkit
 from gpulab.runtime.cache import Store
 from gpulab.runtime.device import (
     POISONS,
@@ -39,7 +39,7 @@ class EmulatedDevice(Device):
         counters: count instructions, sectors, bank conflicts (slower).
         target: compile for this lower capability, as an older card would get it.
         budget: instructions (of a whole block) after which a launch stops; None for the default.
-        kit: the compiler; the newest by default.
+        kit: the compiler; ``toolkit.default()`` unless told.
         store: the compile cache; the user's by default.
         reason: why the lab chose it.
 
@@ -73,7 +73,8 @@ class EmulatedDevice(Device):
         if self.target != capability:
             self.name += f" running {arch.get(self.target).target} code"
         self.reason = reason
-        self._kit, self._store = kit, store
+        self.kit = kit or toolkit.default()
+        self._store = store
         self.machine = Machine(
             capability=capability, sanitize=sanitize, counters=counters, budget=budget
         )
@@ -118,7 +119,7 @@ class EmulatedDevice(Device):
 
     def build(self, request: Build, params: tuple[Param, ...]) -> Function:
         """Compile for the target and parse the PTX."""
-        code = assembly.prepare(request, params, self.target, kit=self._kit, store=self._store)
+        code = assembly.prepare(request, params, self.target, kit=self.kit, store=self._store)
         program = self._stateless.get(code.ptx)
         if program is None:
             program = self.machine.load(code.ptx)

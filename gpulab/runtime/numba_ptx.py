@@ -130,12 +130,12 @@ def compile_numba(
         build: makes the Python function.
         params: its parameter list.
         capability: (8, 9).
-        kit: the toolchain; the newest by default.
+        kit: the toolchain; ``toolkit.default()`` unless told.
 
     Raises:
         BuildError: Numba cannot compile it (with the line of the .py), or a part is missing.
     """
-    kit = kit or toolkit.find()
+    kit = kit or toolkit.default()
     _numba(kit.version[0])
     function = build.make()
     function = getattr(function, "py_func", function)  # a @cuda.jit object is accepted too

@@ -204,9 +204,9 @@ def compile_text(
         feature_target: compile for ``sm_90a`` rather than ``sm_90``.
         contract: let ``a * b + c`` fuse.
         cubin: assemble too; without, the log has no resources and ptxas checks nothing.
-        kit: which NVRTC; the newest by default.
+        kit: which NVRTC; ``toolkit.default()`` unless told.
     """
-    kit = kit or toolkit.find()
+    kit = kit or toolkit.default()
     target = target_name(kit, capability, feature_target)
     asked = target if cubin else target.replace("sm_", "compute_")
 
@@ -274,7 +274,7 @@ def compile_cubin(
         feature_target: compile for ``sm_90a`` rather than ``sm_90``.
         contract: let ``a * b + c`` fuse.
         cubin: assemble too.
-        kit: which NVRTC; the newest by default.
+        kit: which NVRTC; ``toolkit.default()`` unless told.
 
     Raises:
         BuildError: no such source, no such target, or the compiler refuses it: the message is

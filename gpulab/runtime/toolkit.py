@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from gpulab.arch import Capability as Capability
 from gpulab.errors import DeviceMissingError
+from gpulab.runtime import driver
 
 PIP_NVRTC = (
     "pip install 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-runtime>=13,<14' "
@@ -168,7 +170,7 @@ def installed() -> tuple[Toolkit, ...]:
 
 
 def find(max_version: tuple[int, int] | None = None) -> Toolkit:
-    """The NVRTC to use: the newest, or the newest whose cubins a driver of ``max_version`` loads.
+    """The newest NVRTC, or the newest whose cubins a driver of ``max_version`` loads.
 
     A driver runs the cubins of every toolkit of its own major version or an older one.
 
@@ -191,3 +193,23 @@ def find(max_version: tuple[int, int] | None = None) -> Toolkit:
         f"NVRTC {have} is newer than the driver, which runs CUDA {max_version[0]}",
         fix=PIP_NVRTC_12 if max_version[0] == 12 else "update the NVIDIA driver to 525 or newer",
     )
+
+
+def default() -> Toolkit:
+    """The NVRTC used where none is named: the card's where there is a driver, so that the
+    emulated device runs the very PTX the card runs, else the newest.
+
+    Raises:
+        DeviceMissingError: there is none; names the command that installs it.
+    """
+    present = _driver_cuda()
+    if present is not None:
+        with contextlib.suppress(DeviceMissingError):
+            return find(present)
+    return find()
+
+
+@lru_cache(maxsize=1)
+def _driver_cuda() -> tuple[int, int] | None:
+    present = driver.query()
+    return present.cuda if present is not None else None

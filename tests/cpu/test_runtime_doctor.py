@@ -48,7 +48,7 @@ def test_what_is_missing_has_one_command(monkeypatch):
 def test_missing_headers_are_found_before_a_kernel_needs_them(monkeypatch):
     kit = toolkit.find()
     bare = toolkit.Toolkit(kit.library, kit.version, (), None)
-    monkeypatch.setattr(toolkit, "find", lambda *a: bare)
+    monkeypatch.setattr(toolkit, "default", lambda *a: bare)
     finding = found("CUDA headers")
     assert finding.status == "missing"
     assert "nvidia-cuda-runtime" in finding.fix
@@ -57,7 +57,7 @@ def test_missing_headers_are_found_before_a_kernel_needs_them(monkeypatch):
 def test_headers_of_another_minor_are_a_warning(monkeypatch):
     kit = toolkit.find()
     other = toolkit.Toolkit(kit.library, kit.version, kit.headers, (kit.version[0], 0))
-    monkeypatch.setattr(toolkit, "find", lambda *a: other)
+    monkeypatch.setattr(toolkit, "default", lambda *a: other)
     assert found("CUDA headers").status == "warning"
 
 

@@ -184,6 +184,17 @@ def test_a_driver_gets_an_nvrtc_of_its_major(monkeypatch):
     assert "cu12" in caught.value.fix
 
 
+def test_without_a_name_the_cards_nvrtc_is_taken(monkeypatch):
+    """So that the emulated device runs the PTX that the card beside it runs."""
+    kits = tuple(toolkit.Toolkit(toolkit.Path("/lib"), v, (), None) for v in ((13, 5), (12, 9)))
+    monkeypatch.setattr(toolkit, "installed", lambda: kits)
+    for present, version in ((None, (13, 5)), ((13, 0), (13, 5)), ((12, 2), (12, 9))):
+        monkeypatch.setattr(toolkit, "_driver_cuda", lambda present=present: present)
+        assert toolkit.default().version == version
+    monkeypatch.setattr(toolkit, "_driver_cuda", lambda: (11, 8))  # no card can be used there
+    assert toolkit.default().version == (13, 5)
+
+
 def test_targets():
     kit = toolkit.find()
     assert nvrtc.target_name(kit, (9, 0)) == "sm_90"
