@@ -1,0 +1,234 @@
+"""Compare the emulated device's counters with ncu's on the card. Needs a card that lets ncu count.
+
+    python scripts/ncu_counters.py [--out docs/results/counters_vs_ncu.jsonl]
+
+One child process under ``ncu --clock-control none`` launches every kernel of the list once on the
+card; the same kernels with the same inputs then run on the emulated device of that capability.
+One JSON row a (kernel, metric) with both numbers. Exit code 0: every compared metric is equal;
+1: one is not; 7: no card, no ncu, or ncu may not read the counters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from counter_works import Work, launch, works
+
+from gpulab.errors import DeviceMissingError, GpulabError
+from gpulab.runtime.emulated import EmulatedDevice
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "docs" / "results" / "counters_vs_ncu.jsonl"
+LIMIT_S = 85
+_OP = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
+_BANK = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
+COMPARED = (
+    *(_OP.format(what, op) for what in ("requests", "sectors") for op in ("ld", "st")),
+    *(_BANK.format(op) for op in ("ld", "st")),
+    "smsp__inst_executed_op_ldsm.sum",
+    "smsp__inst_executed_op_ldgsts.sum",
+)
+"""Keys of the emulated device's counters that are ncu metrics of the same name."""
+NEEDED = COMPARED[:6]
+"""Without these there is nothing to compare."""
+ALONGSIDE = (
+    "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts.sum",
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "smsp__inst_executed.sum",
+)
+"""Further metrics, recorded where the card has them and not compared."""
+OWN = {
+    ALONGSIDE[0]: _BANK.format("ld"),
+    ALONGSIDE[1]: _BANK.format("st"),
+    ALONGSIDE[2]: "async_copy_bank_conflicts",
+    ALONGSIDE[3]: "async_copy_bank_conflicts",
+    ALONGSIDE[4]: "shared_load_wavefronts",
+    ALONGSIDE[5]: "shared_store_wavefronts",
+    ALONGSIDE[6]: "async_copy_sectors",
+    ALONGSIDE[7]: "async_copy_sectors",
+    ALONGSIDE[8]: "async_copy_sectors",
+    ALONGSIDE[9]: "async_copy_requests",
+    ALONGSIDE[11]: "instructions",
+}
+"""The counter of ours that comes nearest, where its name is another."""
+
+
+def child() -> int:
+    """Launch everything on the card, once; runs inside ncu."""
+    from gpulab.runtime.cuda import CudaDevice
+
+    device = CudaDevice(numba_launch=False)
+    for work in works(device.capability):
+        launch(device, work)
+        print(f"launched {work.label}", flush=True)
+    return 0
+
+
+def read_csv(text: str, expected: list[Work], metrics: list[str]) -> list[dict[str, float]]:
+    """The metrics of each launch from ncu's raw page: the expected launches, in their order.
+
+    Raises:
+        DeviceMissingError: anything missing, left over, or not a number.
+    """
+    rows = [line for line in text.splitlines() if line.startswith('"')]
+    table = list(csv.DictReader(io.StringIO("\n".join(rows))))
+    if not table or "Kernel Name" not in table[0]:
+        raise DeviceMissingError("ncu printed no table")
+    launches = [row for row in table if (row["ID"] or "").strip()]  # the row of units has no ID
+    if len(launches) != len(expected):
+        raise DeviceMissingError(f"ncu lists {len(launches)} launches, not {len(expected)}")
+    found: list[dict[str, float]] = []
+    for work, row in zip(expected, launches, strict=True):
+        if work.symbol not in row["Kernel Name"]:
+            raise DeviceMissingError(f"{row['Kernel Name']!r} where {work.label} should be")
+        values = {}
+        for metric in metrics:
+            cell = (row.get(metric) or "").replace(",", "")
+            if metric not in NEEDED and cell in ("", "n/a"):
+                continue
+            if not re.fullmatch(r"\d+(\.\d+)?", cell):
+                raise DeviceMissingError(f"{work.label}: {metric} is {cell!r}")
+            values[metric] = float(cell)
+        found.append(values)
+    return found
+
+
+def _asked(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout
+
+
+def known_metrics(listing: str, wanted: tuple[str, ...]) -> list[str]:
+    """Those of ``wanted`` that ``ncu --query-metrics`` lists (without their ``.sum``)."""
+    names = set(re.findall(r"^([a-z0-9]+__[a-z0-9_]+)\b", listing, re.MULTILINE))
+    return [metric for metric in wanted if metric.rpartition(".")[0] in names]
+
+
+def compare(
+    work: Work, emulated: dict[str, Any], measured: dict[str, float]
+) -> list[dict[str, Any]]:
+    """Rows of one launch."""
+    rows = []
+    for metric, value in measured.items():
+        ours = emulated.get(metric if metric in emulated else OWN.get(metric, ""))
+        rows.append(
+            {
+                "kernel": work.label,
+                "lab": work.lab,
+                "dims": {k: v for k, v in work.arguments.items() if isinstance(v, int)},
+                "metric": metric,
+                "compared": metric in COMPARED,
+                "emulated": ours,
+                "ncu": int(value) if value == int(value) else value,
+                "equal": ours == value,
+            }
+        )
+    return rows
+
+
+def profile(expected: list[Work]) -> list[dict[str, float]]:
+    """Run the child under ncu; the metrics of each launch.
+
+    Raises:
+        DeviceMissingError: ncu fails or may not read the counters; carries its words.
+    """
+    listing = _asked("ncu", "--query-metrics")
+    metrics = known_metrics(listing, COMPARED + ALONGSIDE)
+    if lacking := set(NEEDED) - set(metrics):
+        raise DeviceMissingError(f"ncu does not list {', '.join(sorted(lacking))}")
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "ncu.csv"
+        command = [
+            "ncu",
+            "--clock-control",
+            "none",
+            "--csv",
+            "--page",
+            "raw",
+            "--print-units",
+            "base",
+        ]
+        command += ["--log-file", str(log), "--metrics", ",".join(metrics)]
+        command += ["--kernel-name", f"regex:{'|'.join(sorted({w.symbol for w in expected}))}"]
+        command += [sys.executable, __file__, "--child"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=LIMIT_S
+            )
+        except subprocess.TimeoutExpired:
+            raise DeviceMissingError(f"ncu took more than {LIMIT_S} s") from None
+        text = log.read_text() if log.exists() else ""
+    launched = [line for line in done.stdout.splitlines() if line.startswith("launched ")]
+    if done.returncode != 0 or len(launched) != len(expected):
+        words = (done.stdout + done.stderr + text)[-2000:]
+        raise DeviceMissingError(
+            f"ncu ended with {done.returncode} after {len(launched)} of {len(expected)} launches",
+            fix=words,
+        )
+    return read_csv(text, expected, metrics)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    started = time.monotonic()
+    if shutil.which("ncu") is None or shutil.which("nvidia-smi") is None:
+        print("needs ncu and a card with its driver", file=sys.stderr)
+        return 7
+    query = ("--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader", "--id=0")
+    card, driver, text = (part.strip() for part in _asked("nvidia-smi", *query).split(","))
+    capability = (int(text.split(".")[0]), int(text.split(".")[1]))
+    expected = works(capability)
+    device = EmulatedDevice(capability, counters=True)
+    counted = [launch(device, work) or {} for work in expected]  # compiles for the child as well
+    measured = profile(expected)
+    version = re.search(r"Version (\S+)", _asked("ncu", "--version"))
+    about = {"schema": 1, "capability": text, "card": card, "driver": driver}
+    about |= {"ncu": version[1] if version else None, "date": date.today().isoformat()}
+    rows = []
+    for work, counters, values in zip(expected, counted, measured, strict=True):
+        rows += [row | about for row in compare(work, counters, values)]
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    apart = [row for row in rows if row["compared"] and not row["equal"]]
+    for row in apart:
+        print(
+            f"apart: {row['kernel']}: {row['metric']}: {row['emulated']} here, {row['ncu']} by ncu"
+        )
+    kernels = {row["kernel"] for row in rows if row["lab"]}
+    same = sum(row["compared"] and row["equal"] for row in rows)
+    print(f"{same} numbers equal, {len(apart)} not, {len(kernels)} kernels of the lab")
+    print(f"wrote {options.out} in {time.monotonic() - started:.0f} s")
+    return 1 if apart or len(kernels) < 6 else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(child() if sys.argv[1:2] == ["--child"] else main())
+    except GpulabError as error:
+        print(f"{error.message}\n{error.fix or ''}".strip(), file=sys.stderr)
+        sys.exit(error.exit_code)

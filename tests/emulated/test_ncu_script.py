@@ -1,0 +1,121 @@
+"""The comparison with ncu, fed with tables of ncu's raw page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+import ncu_counters
+from counter_works import Work, launch, works
+from ncu_counters import COMPARED, NEEDED, compare, known_metrics, read_csv
+
+from gpulab.errors import DeviceMissingError
+from gpulab.runtime.emulated import EmulatedDevice
+
+EXPECTED = [
+    work for work in works((8, 9)) if work.label in ("probe/load_step 2", "probe/shared_step 32")
+]
+METRICS = list(COMPARED)
+
+
+def table(values: dict[str, dict[str, str]], names: list[str] | None = None) -> str:
+    """ncu's raw page: its own lines, a header, a row of units, a row a launch."""
+    out = io.StringIO()
+    writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerow(["ID", "Process ID", "Kernel Name", *METRICS])
+    writer.writerow(["", "", "", *("sector" for _ in METRICS)])
+    for i, work in enumerate(EXPECTED):
+        name = names[i] if names else f"{work.symbol}"
+        row = values.get(work.label, {})
+        writer.writerow([str(i), "77", name, *(row.get(metric, "0") for metric in METRICS)])
+    return f"==PROF== Connected to process 77\n{out.getvalue()}==PROF== Disconnected\n"
+
+
+def test_the_table_is_read_in_order_with_separators() -> None:
+    found = read_csv(table({EXPECTED[0].label: {NEEDED[2]: "1,048"}}), EXPECTED, METRICS)
+    assert [row[NEEDED[2]] for row in found] == [1048, 0]
+
+
+@pytest.mark.parametrize("cell", ["n/a", "", "nan", "-1", "0x10"])
+def test_a_metric_that_is_no_count_is_refused(cell: str) -> None:
+    with pytest.raises(DeviceMissingError, match="load_step"):
+        read_csv(table({EXPECTED[0].label: {NEEDED[0]: cell}}), EXPECTED, METRICS)
+
+
+def test_a_missing_optional_metric_is_left_out() -> None:
+    found = read_csv(table({EXPECTED[0].label: {METRICS[-1]: "n/a"}}), EXPECTED, METRICS)
+    assert METRICS[-1] not in found[0]
+    assert METRICS[-1] in found[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no table"),
+        ("==ERROR== ERR_NVGPUCTRPERM\n", "no table"),
+        (table({}).replace('"0","77"', '"","77"'), "1 launches, not 2"),
+        (table({}, ["other", "shared_step"]), "where probe/load_step 2 should be"),
+        (table({}, ["shared_step", "load_step"]), "where probe/load_step 2 should be"),
+    ],
+)
+def test_a_table_of_other_launches_is_refused(text: str, why: str) -> None:
+    with pytest.raises(DeviceMissingError, match=why):
+        read_csv(text, EXPECTED, METRICS)
+
+
+def test_equal_and_unequal_numbers() -> None:
+    device = EmulatedDevice((8, 9), counters=True)
+    counters = [launch(device, work) for work in EXPECTED]
+    # Two blocks of three warps, stride 2: 8 sectors a warp; one warp down a column: 31 conflicts.
+    right = {
+        EXPECTED[0].label: dict(zip(NEEDED, ("6", "6", "48", "24", "0", "0"), strict=True)),
+        EXPECTED[1].label: dict(zip(NEEDED, ("1", "1", "4", "4", "31", "31"), strict=True)),
+    }
+    measured = read_csv(table(right), EXPECTED, METRICS)
+    for work, ours, theirs in zip(EXPECTED, counters, measured, strict=True):
+        rows = compare(work, ours or {}, theirs)
+        assert all(row["equal"] for row in rows if row["metric"] in NEEDED)
+        theirs[NEEDED[2]] += 1
+        rows = compare(work, ours or {}, theirs)
+        assert [row["metric"] for row in rows if row["compared"] and not row["equal"]] == [
+            NEEDED[2]
+        ]
+
+
+def test_metrics_the_card_lacks_are_not_asked_for() -> None:
+    listing = (
+        "Device NVIDIA H200 (GH100)\n---\nMetric Name    Metric Type\n---\n"
+        "l1tex__t_requests_pipe_lsu_mem_global_op_ld      Counter   requests  # of requests\n"
+        "l1tex__t_requests_pipe_lsu_mem_global_op_ld_lookup_hit  Counter  x\n"
+    )
+    assert known_metrics(listing, COMPARED) == ["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"]
+    assert known_metrics("", COMPARED) == []
+
+
+def test_every_kernel_of_the_list_has_its_counters() -> None:
+    lab = [work for work in works((9, 0)) if work.lab]
+    assert len({work.label for work in lab}) >= 6
+    symbols: dict[str, list[Work]] = {}
+    for work in works((9, 0)):
+        symbols.setdefault(work.symbol, []).append(work)
+    assert all(symbol and " " not in symbol for symbol in symbols)
+
+
+def test_without_a_card_it_says_so_and_exits_7(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ncu_counters.__file__, "--out", str(tmp_path / "x")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": str(tmp_path)},
+    )
+    assert done.returncode == 7
+    assert "needs ncu" in done.stderr
+    assert not (tmp_path / "x").exists()
