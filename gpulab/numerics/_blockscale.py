@@ -64,9 +64,9 @@ def scaled_block(
     left, right = _Scale(scale_a, str(rules.scale_type)), _Scale(scale_b, str(rules.scale_type))
     step = rules.exact_group
     largest = np.full(c.shape, 2 * NO_TERM, dtype=np.int64)
-    total = c.astype(np.float64)  # which terms are Inf or NaN
     terms = []
     with np.errstate(invalid="ignore"):
+        total = c.astype(np.float64)  # which terms are Inf or NaN
         for value, exponent, bare in _terms(a, b, left, right, rules, step):
             total += bare
             value[~np.isfinite(value)] = 0
