@@ -158,16 +158,13 @@ class Stored:
     hit: bool
 
 
-def source_key(
-    text: str, path: Path, entry: str, options: Sequence[str], target: str, kit: Toolkit
-) -> str:
-    """The key of one compilation: source, headers of ours, options, compiler, architecture."""
+def source_key(text: str, path: Path, entry: str, options: Sequence[str], kit: Toolkit) -> str:
+    """The key of one compilation: source, headers of ours, options (architecture), compiler."""
     return key(
         {
             "sources": sources.digest(text, path),
             "entry": entry,
             "options": list(options),
-            "target": target,
             "nvrtc": list(kit.version),
             "installation": kit.stamp,
         }
@@ -206,7 +203,7 @@ def compile_source(
     text = sources.read(path)
     target = nvrtc.target_name(kit, capability, feature_target)
     options = nvrtc.options(kit, target, defines=defines, contract=contract)
-    name = source_key(text, path, entry, options, target, kit)
+    name = source_key(text, path, entry, options, kit)
     cubin_path = store.path(name) / "kernel.cubin"
     if (found := store.get(name)) is not None:
         files, notes = found

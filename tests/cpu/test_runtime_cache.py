@@ -69,7 +69,7 @@ def test_compiler_version_and_patch_release_are_part_of_the_key(tree):
     path = tree / "k.cu"
 
     def key(kit):
-        return cache.source_key(path.read_text(), path, "k", ["-O"], "sm_89", kit)
+        return cache.source_key(path.read_text(), path, "k", ["-O"], kit)
 
     kit = toolkit.find()
     other = toolkit.Toolkit(kit.library, (13, 4), kit.headers, kit.headers_version)

@@ -6,9 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpulab.errors import UsageError
+from gpulab.errors import BuildError, UsageError
 from gpulab.registry import LaunchPlan, Param, RawBuild
-from gpulab.runtime import device as device_module
 from gpulab.runtime import packing, resources
 from gpulab.runtime.device import (
     Device,
@@ -87,6 +86,7 @@ def test_right_arguments_are_launched():
         (change(0, array(np.float32, 3, 5)), "argument a holds float32, needs float16"),
         (change(1, array(np.float32, 3, 5)), r"c has shape \(3, 5\), needs \(m=3, n=4\)"),
         (change(1, array(np.float32, 12)), r"argument c has shape \(12,\)"),
+        (change(1, array(np.float32, 3)), r"argument c has shape \(3,\), needs \(m=3, n=4\)"),
         (change(0, array(np.float16, 4, 5)), r"argument a has shape \(4, 5\), needs \(m=3, k\)"),
         (change(2, A), "argument m must be a number, got DeviceArray"),
         (change(2, True), "argument m must be a number, got bool"),
@@ -259,5 +259,8 @@ def test_figures_of_each_entry_are_its_own():
     assert (second.registers, second.spill_bytes, second.shared_bytes) == (10, 0, 0)
     assert second.max_threads_per_block is None
     assert "C7510" in second.warnings[0]
-    with pytest.raises(device_module.UsageError.__base__, match="third"):
+    with pytest.raises(BuildError, match="third"):
         resources.parse(LOG, "third")
+    # Figures that are not there are not taken from the next entry.
+    with pytest.raises(BuildError, match="first"):
+        resources.parse(LOG.replace("Used 255 registers", "Used registers"), "first")

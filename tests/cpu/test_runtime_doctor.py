@@ -61,6 +61,16 @@ def test_headers_of_another_minor_are_a_warning(monkeypatch):
     assert found("CUDA headers").status == "warning"
 
 
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [("1.26.4", "missing"), ("2.0.0", "ok"), ("2.4.6", "ok"), ("2.5.0", "warning")],
+)
+def test_the_numpy_that_numba_needs(monkeypatch, version, status):
+    monkeypatch.setattr("numpy.__version__", version)
+    assert doctor._numpy().status == status
+    assert (doctor._numpy().fix is None) == (status == "ok")
+
+
 def test_nvjitlink_missing_or_old(monkeypatch):
     monkeypatch.setattr(nvjitlink, "version", lambda major: None)
     assert (found("nvJitLink").status, "nvidia-nvjitlink" in found("nvJitLink").fix) == (

@@ -93,6 +93,10 @@ def test_moving_text_between_files_changes_the_digest(tree):
     assert digest(tree) != before
 
 
+def test_path_and_text_do_not_run_into_each_other(tree):
+    assert sources.digest("A", tree / "x") != sources.digest("", tree / "xA")
+
+
 def test_missing_and_unreadable_sources(tree):
     with pytest.raises(BuildError, match="no such source"):
         sources.resolve("op/nothing.cu")

@@ -173,6 +173,8 @@ def test_short_kernels_are_timed_as_a_graph():
     assert measured.launches == 250  # 0.5 ms of 2 us
     assert measured.summary.median == pytest.approx(0.002)
     assert measured.verified == 10 * 4  # every set that a window touched
+    last = [e for e in card.log if e.startswith("kernel")][-250:]
+    assert last == [f"kernel{i % 4}" for i in range(250)]
     assert measured.l2 == "rotated"
 
 
