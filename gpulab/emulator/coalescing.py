@@ -32,6 +32,10 @@ from gpulab.emulator.observe import WARP, Access, Lanes
 SECTOR = 32
 BANKS = 32
 WORD = 4
+_SMALL = 1024
+"""Lanes up to which a pattern is remembered: all warps of the largest block."""
+_MOST_KNOWN = 2048
+_KNOWN: dict[tuple[bytes, int, bool, bool], tuple[int, int]] = {}
 _FAR = np.iinfo(np.int64).max
 
 Rows = NDArray[np.int64]
@@ -138,6 +142,23 @@ def wavefronts(
     Returns:
         (wavefronts, conflicts), summed over the rows.
     """
+    if active is not None or rows.size > _SMALL:
+        return _wavefronts(rows, active, nbytes, load, coalesce)
+    # Banks turn with the address, so that a pattern costs the same wherever it starts. An unrolled
+    # loop repeats one pattern many times.
+    pattern = rows - (int(rows.min()) & -WORD)
+    key = (pattern.tobytes(), nbytes, load, coalesce)
+    found = _KNOWN.get(key)
+    if found is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        found = _KNOWN[key] = _wavefronts(pattern, None, nbytes, load, coalesce)
+    return found
+
+
+def _wavefronts(
+    rows: Rows, active: Active, nbytes: int, load: bool, coalesce: bool
+) -> tuple[int, int]:
     words = max(1, nbytes // WORD)
     passes = _passes(*_groups(rows, active, words), coalesce=coalesce)
     conflicts = passes - (passes > 0)

@@ -142,16 +142,22 @@ class Lanes:
     @cached_property
     def count(self) -> int:
         """Number of lanes."""
+        if self.mask is None:
+            return self.threads * len(self.blocks)
         return self._spread(self.per_warp)
 
     @cached_property
     def warps(self) -> int:
         """Number of warps with at least one lane."""
+        if self.mask is None:
+            return -(-self.threads // WARP) * len(self.blocks)
         return self._spread(self.per_warp > 0)
 
     @cached_property
     def partial_warps(self) -> int:
         """Number of warps with some but not all of the lanes they were born with."""
+        if self.mask is None:
+            return 0
         born = np.minimum(WARP, self.threads - np.arange(0, self.threads, WARP))[:, None]
         return self._spread((self.per_warp > 0) & (self.per_warp < born))
 
