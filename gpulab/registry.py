@@ -177,7 +177,7 @@ class Case:
     ) -> str | None:
         """Why this row cannot run there (at these dims, if given); None if it can."""
         if self.spec.backend == "library" and device_kind != "cuda":
-            return "library row: needs a card"
+            return "needs a card"
         lowest = self.variant.min_capability
         if capability < lowest:
             return f"needs sm_{lowest[0]}{lowest[1]}"

@@ -24,8 +24,8 @@ from gpulab.registry import Dims
 from gpulab.runtime.device import Device
 from gpulab.runtime.select import open_device
 
-_WIDTH_OF_A_FILE = 140
-"""Columns where stdout is no terminal: the ladder fits."""
+_LEAST_WIDTH = 140
+"""Columns the ladder needs; a narrower terminal wraps lines, but nothing is cut off."""
 
 
 @dataclass
@@ -40,10 +40,8 @@ class Session:
     @property
     def console(self) -> Console:
         """For people: stdout, or stderr under ``--json``."""
-        console = Console(stderr=self.as_json, quiet=self.quiet)
-        if not console.is_terminal:
-            console = Console(stderr=self.as_json, quiet=self.quiet, width=_WIDTH_OF_A_FILE)
-        return console
+        width = max(_LEAST_WIDTH, Console().width)
+        return Console(stderr=self.as_json, quiet=self.quiet, width=width)
 
     def say(self, text: str = "") -> None:
         """A line for people; silent under ``--quiet`` and ``--json``."""

@@ -30,6 +30,10 @@ MATMUL_SIZES: tuple[dict[str, int], ...] = (
 """Tails in every dim, one element, whole tiles, more than one tile, an odd row length."""
 
 
+SIZES: dict[str, tuple[dict[str, int], ...]] = {"matmul": MATMUL_SIZES}
+"""Sizes by op."""
+
+
 def digest(array: NDArray[Any]) -> str:
     """SHA-256 of the raw bytes, first 16 hex digits."""
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]

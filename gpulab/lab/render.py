@@ -13,8 +13,11 @@ Record = dict[str, Any]
 
 
 def case_name(record: Record) -> str:
-    """``fp16 -> fp32, fp32 acc``."""
-    return f"{record['format']} -> {record['output']}, {record['accumulator']} acc"
+    """``fp16, fp32 acc``; the output is named where it is not the accumulator's format."""
+    name = f"{record['format']}, {record['accumulator']} acc"
+    if record["output"] != record["accumulator"]:
+        name += f" -> {record['output']}"
+    return name
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -70,7 +73,7 @@ def ladder(records: Sequence[Record], title: str) -> Table:
     base = baseline_f32(ran)
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name, justify in (
-        ("case", "left"), ("kernel", "left"), ("max abs err", "right"), ("max rel err", "right"),
+        ("case", "left"), ("kernel", "left"), ("max abs err", "right"), ("max rel", "right"),
         ("gate frac", "right"), ("arith frac", "right"),
     ):  # fmt: skip
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
@@ -84,7 +87,8 @@ def ladder(records: Sequence[Record], title: str) -> Table:
     for r in records:
         kernel = f"{r['backend']}/{r['kernel']}"
         if r.get("verdict") is None:
-            table.add_row(case_name(r), kernel, escape(str(r["reason"])), style="dim")
+            blank = [""] * (len(table.columns) - 3)
+            table.add_row(case_name(r), kernel, *blank, escape(str(r["reason"])), style="dim")
             continue
         cells = [
             case_name(r),
@@ -143,16 +147,26 @@ def footnotes(records: Sequence[Record]) -> list[str]:
             if r["error"].get("fix"):
                 lines.append(f"  fix: {r['error']['fix']}")
         elif r.get("lesson"):
-            ratio = r.get("error_vs_float_accumulator")
-            more = f" Its error is {ratio:.3g}x the float accumulator's." if ratio else ""
-            lines.append(
-                f"lesson {r['backend']}/{r['kernel']} {case_name(r)}: the contract gate "
-                f"{'passes' if r['contract_gate']['passed'] else 'fails'} it, the arithmetic gate "
-                f"{'passes' if r['arithmetic_gate']['passed'] else 'fails'} it.{more} {r['note']}"
-            )
+            continue
         elif r["verdict"] != "PASS":
             lines.append(
                 f"{r['verdict']} {r['backend']}/{r['kernel']} {case_name(r)}: {r['reason']}"
+            )
+    return lines + lessons([r for r in ran if r.get("lesson") and not r.get("error")])
+
+
+def lessons(records: Sequence[Record]) -> list[str]:
+    """What each lesson teaches: which gate caught it, its error, and why it is wrong."""
+    lines = []
+    for note in dict.fromkeys(r["note"] for r in records):
+        lines.append(f"lesson: {note}")
+        for r in (x for x in records if x["note"] == note):
+            ratio = r.get("error_vs_float_accumulator")
+            more = f"; its error is {ratio:.3g}x the float accumulator's" if ratio else ""
+            lines.append(
+                f"  {r['backend']}/{r['kernel']} {case_name(r)}: the contract gate "
+                f"{'passes' if r['contract_gate']['passed'] else 'fails'} it, the arithmetic gate "
+                f"{'passes' if r['arithmetic_gate']['passed'] else 'fails'} it{more}"
             )
     return lines
 

@@ -1,0 +1,49 @@
+"""Run every kernel once on a card and write the digests of its output bits.
+
+    python scripts/record_digests.py --out docs/results/emulated_vs_card.jsonl
+
+Each kernel runs compiled for the card and, where a lower target exists, as code for that target
+(loaded through the driver or nvJitLink), because the emulated device must equal those too.
+tests/emulated/test_equals_card.py computes the same lines without a card and compares.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from gpulab.lab.environment import environment
+from gpulab.lab.equality import SIZES, digests
+from gpulab.runtime.select import open_device
+
+TARGETS = [(7, 5), (8, 0), (8, 9), None]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", choices=["cuda", "emulated"], default="cuda")
+    parser.add_argument("--capability", default=None, help="of the emulated device, as 9.0")
+    arguments = parser.parse_args()
+    capability = None
+    if arguments.capability:
+        major, minor = arguments.capability.split(".")
+        capability = (int(major), int(minor))
+    count = 0
+    with arguments.out.open("w") as out:
+        for target in TARGETS:
+            device = open_device(arguments.device, capability=capability, target=target)
+            if target is not None and target >= device.capability:
+                continue
+            around = environment(device)
+            for op, sizes in SIZES.items():
+                for line in digests(device, op, sizes):
+                    out.write(json.dumps(line | {"environment": around}) + "\n")
+                    count += 1
+    print(f"{count} digests in {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The emulated device equals the card: digests recorded on a card are computed again here."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from gpulab import arch, registry
+from gpulab.lab.equality import SIZES, digest_line
+from gpulab.runtime.emulated import EmulatedDevice
+
+RECORDED = Path(__file__).resolve().parents[2] / "docs" / "results" / "emulated_vs_card.jsonl"
+IDENTITY = ("op", "kernel", "backend", "format", "accumulator", "output", "target")
+
+
+def lines():
+    groups = defaultdict(list)
+    if RECORDED.exists():
+        for text in RECORDED.read_text().splitlines():
+            line = json.loads(text)
+            groups[tuple(line[f] for f in IDENTITY)].append(line)
+    return groups
+
+
+GROUPS = lines()
+
+
+def case_of(line):
+    (found,) = [
+        c
+        for c in registry.cases(line["op"], kernel=line["kernel"], backend=line["backend"])
+        if (c.variant.format, c.variant.accumulator, c.variant.output)
+        == (line["format"], line["accumulator"], line["output"])
+    ]
+    return found
+
+
+@pytest.mark.parametrize("key", GROUPS, ids=" ".join)
+def test_bits_equal_the_cards(key):
+    first = GROUPS[key][0]
+    capability = arch.parse(first["environment"]["capability"])
+    device = EmulatedDevice(capability, target=arch.parse(first["target"]))
+    case = case_of(first)
+    for line in GROUPS[key]:
+        mine = digest_line(case, device, line["dims"], line["seed"])
+        assert mine["input_digest"] == line["input_digest"], "the inputs differ, not the kernel"
+        assert mine["output_digest"] == line["output_digest"], line["dims"]
+
+
+def test_every_kernel_was_recorded():
+    """A kernel added later needs its digests from a card before it may claim equality."""
+    recorded = {key[:6] for key in GROUPS}
+    for op in SIZES:
+        for case in registry.cases(op):
+            if case.spec.backend == "library" or case.variant.min_capability > (9, 0):
+                continue
+            v = case.variant
+            key = (op, case.spec.name, case.spec.backend, v.format, v.accumulator, v.output)
+            assert key in recorded
