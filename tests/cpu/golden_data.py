@@ -31,12 +31,17 @@ FAMILIES = ("normal", "wide", "cancel", "subnormal", "accumulator", "special")
 FINITE = FAMILIES[:5]
 
 
-def full_archive(name):
-    """The complete archive, or a skip that says where it was looked for."""
+def full_path(name):
+    """The file of a complete archive, or a skip that says where it was looked for."""
     path = FULL / name
     if not path.exists():
         pytest.skip(f"{path} is not here; set GPULAB_GOLDEN to the folder that has {name}")
-    return np.load(path)
+    return path
+
+
+def full_archive(name):
+    """The complete archive, or a skip."""
+    return np.load(full_path(name))
 
 
 @cache
