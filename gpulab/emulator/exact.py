@@ -3,8 +3,8 @@
 The device rounds a fused multiply-add once. In float64 the product of two float32 is exact, so
 float32 results come from one float64 sum that is *rounded to odd* (an inexact sum gets its last bit
 set): rounding that to float32, in any mode, equals rounding the exact value, because float64 keeps
-more than two extra bits. Rounding to nearest needs the odd sum only where the float64 sum lies on
-a float32 tie or the result is subnormal, which a bit test finds; all other lanes are done already.
+more than two extra bits. Rounding to nearest needs the odd sum only where the float64 sum lies next
+to a float32 tie, which is rare; all other lanes are done already.
 float64 uses error-free transformations where exponents allow, rational arithmetic elsewhere.
 
 Source: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
@@ -22,23 +22,22 @@ from gpulab.emulator.rational import fma_scalar, product_scalar, quotient_scalar
 
 Array = NDArray[Any]
 
-_LOW29 = np.uint64((1 << 29) - 1)
-_TIE29 = np.uint64(1 << 28)
-_ONE32, _ONE64 = np.uint32(1), np.uint64(1)
-_SMALLEST_NORMAL_DOUBLED = np.uint32(0x01000000)  # bits of 2^-126, shifted left by one
+_BELOW_ONE, _ABOVE_ONE = 1.0 - 2.0**-52, 1.0 + 2.0**-52
+_SMALL = 8192  # lanes below which fewer, mixed-type calls are faster
+_ONE64 = np.uint64(1)
 _SPLITTER = float(2**27 + 1)
-F32, F64, U32, U64 = np.float32, np.float64, np.uint32, np.uint64
+F32, F64, U64 = np.float32, np.float64, np.uint64
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """s = RN(a + b) and the exact error a + b - s, float64."""
+    """``s = RN(a + b)`` and the exact error a + b - s, float64."""
     s = a + b
     back = s - a
     return s, (a - (s - back)) + (b - back)
 
 
 def two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """p = RN(a * b) and the exact error a * b - p, float64 (no over- or underflow inside)."""
+    """``p = RN(a * b)`` and its exact error, float64 (no over- or underflow inside)."""
     p = a * b
     t = a * _SPLITTER
     ah = t - (t - a)
@@ -85,48 +84,51 @@ def _sum_f32(p: Array, c: Array, mode: str) -> Array:
 
 
 def fma_f32(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c of float32 arrays, rounded once to nearest even.
+    """``a * b + c`` of float32 arrays (any shapes that broadcast), rounded once to nearest even.
 
-    Args:
-        a, b, c: float32, any shapes that broadcast.
+    The exact value lies within one part in 2^52 of the float64 sum. Where both ends of that
+    interval round to the same float32, so does the exact value; the few other lanes are redone.
     """
-    p = a.astype(F64) * b.astype(F64)
-    c64 = c.astype(F64)
-    s = p + c64
-    r = s.astype(F32)
-    doubtful = (s.view(U64) & _LOW29) == _TIE29
-    small = np.left_shift(r.view(U32), _ONE32)
-    np.subtract(small, _ONE32, out=small)
-    doubtful |= small < _SMALLEST_NORMAL_DOUBLED
-    if doubtful.any():
-        p, c64 = np.broadcast_arrays(p, c64)
-        r[doubtful] = _sum_f32(p[doubtful], c64[doubtful], "rn")
-    return r
+    if a.size + b.size < _SMALL:
+        p = np.multiply(a, b, dtype=F64)
+        s = np.add(p, c, dtype=F64)
+    else:
+        p = a.astype(F64) * b.astype(F64)
+        s = p + c.astype(F64)
+    low = (s * _BELOW_ONE).astype(F32)
+    high = (s * _ABOVE_ONE).astype(F32)
+    agree = low == high
+    if agree.all():
+        return low
+    at = np.flatnonzero(~agree)
+    terms = (np.broadcast_to(x, s.shape).flat[at].astype(F64) for x in (p, c))
+    low.flat[at] = _sum_f32(*terms, "rn")
+    return low
 
 
 def fma_f32_mode(a: Array, b: Array, c: Array, mode: str) -> Array:
-    """a * b + c of float32 arrays in any rounding mode."""
+    """``a * b + c`` of float32 arrays in any rounding mode."""
     if mode == "rn":
         return fma_f32(a, b, c)
     return _sum_f32(a.astype(F64) * b.astype(F64), c.astype(F64), mode)
 
 
 def add_f32_mode(a: Array, b: Array, mode: str) -> Array:
-    """a + b in any rounding mode."""
+    """``a + b`` in any rounding mode."""
     if mode == "rn":
         return a + b
     return _sum_f32(a.astype(F64), b.astype(F64), mode)
 
 
 def mul_f32_mode(a: Array, b: Array, mode: str) -> Array:
-    """a * b in any rounding mode (the float64 product is exact)."""
+    """``a * b`` in any rounding mode (the float64 product is exact)."""
     if mode == "rn":
         return a * b
     return narrow(a.astype(F64) * b.astype(F64), mode)
 
 
 def div_f32_mode(a: Array, b: Array, mode: str) -> Array:
-    """a / b in any rounding mode: the float64 quotient, made odd by the sign of its remainder."""
+    """``a / b`` in any rounding mode: the float64 quotient, made odd by the sign of its remainder."""
     if mode == "rn":
         return a / b
     a64, b64 = a.astype(F64), b.astype(F64)
@@ -169,7 +171,7 @@ def _lanes(function: Any, chosen: Array, out: Array, *arrays: Array, mode: str) 
 
 
 def add_f64_mode(a: Array, b: Array, mode: str) -> Array:
-    """a + b of float64 arrays in any rounding mode."""
+    """``a + b`` of float64 arrays in any rounding mode."""
     if mode == "rn":
         return a + b
     s, error = two_sum(a, b)
@@ -179,7 +181,7 @@ def add_f64_mode(a: Array, b: Array, mode: str) -> Array:
 
 
 def mul_f64_mode(a: Array, b: Array, mode: str) -> Array:
-    """a * b of float64 arrays in any rounding mode."""
+    """``a * b`` of float64 arrays in any rounding mode."""
     if mode == "rn":
         return a * b
     p, error = two_product(a, b)
@@ -195,7 +197,7 @@ def _product_is_safe(a: Array, b: Array, p: Array) -> Array:
 
 
 def fma_f64_mode(a: Array, b: Array, c: Array, mode: str) -> Array:
-    """a * b + c of float64 arrays, rounded once in any mode."""
+    """``a * b + c`` of float64 arrays, rounded once in any mode."""
     p, low = two_product(a, b)
     t, t_low = two_sum(c, low)
     v, v_low = two_sum(p, t)
@@ -210,7 +212,7 @@ def fma_f64_mode(a: Array, b: Array, c: Array, mode: str) -> Array:
 
 
 def div_f64_mode(a: Array, b: Array, mode: str) -> Array:
-    """a / b of float64 arrays in any rounding mode."""
+    """``a / b`` of float64 arrays in any rounding mode."""
     if mode == "rn":
         return a / b
     return _lanes(quotient_scalar, np.ones((1, 1), bool), a / b, a, b, mode=mode)

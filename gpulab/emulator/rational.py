@@ -46,7 +46,7 @@ def round_float64(value: Fraction, mode: str, *, negative_zero: bool = False) ->
 
 
 def fma_scalar(a: float, b: float, c: float, mode: str) -> float:
-    """a * b + c rounded once."""
+    """``a * b + c`` rounded once."""
     if not (math.isfinite(a) and math.isfinite(b)):
         if math.isnan(a) or math.isnan(b) or a == 0 or b == 0:
             return math.nan
@@ -57,21 +57,21 @@ def fma_scalar(a: float, b: float, c: float, mode: str) -> float:
     value = Fraction(a) * Fraction(b)
     product_negative = math.copysign(1, a) * math.copysign(1, b) < 0
     c_negative = math.copysign(1, c) < 0
-    if value == 0 and c == 0 or value + Fraction(c) == 0:
+    if (value == 0 and c == 0) or value + Fraction(c) == 0:
         negative = product_negative if product_negative == c_negative else mode == "rm"
         return -0.0 if negative else 0.0
     return round_float64(value + Fraction(c), mode, negative_zero=product_negative)
 
 
 def product_scalar(a: float, b: float, mode: str) -> float:
-    """a * b rounded once."""
+    """``a * b`` rounded once."""
     if not (math.isfinite(a) and math.isfinite(b)) or a == 0 or b == 0:
         return a * b
     return round_float64(Fraction(a) * Fraction(b), mode)
 
 
 def quotient_scalar(a: float, b: float, mode: str) -> float:
-    """a / b rounded once."""
+    """``a / b`` rounded once."""
     sign = math.copysign(1, a) * math.copysign(1, b)
     if math.isnan(a) or math.isnan(b) or (math.isinf(a) and math.isinf(b)) or (a == 0 and b == 0):
         return math.nan

@@ -110,6 +110,23 @@ def bf16_bits(x: Array) -> Array:
     return np.where(nan, HALF_NAN, code) if nan.any() else code
 
 
+def beside_ties(s: Array, low_bits: int) -> Array:
+    """float64 to float32 such that a further rounding which drops ``low_bits`` + 1 bits is right.
+
+    A float32 that could be a tie of the narrower format is moved one place toward ``s`` where it
+    is not equal to it.
+    """
+    r = s.astype(F32)
+    doubtful = (r.view(U32) & U32((1 << low_bits) - 1)) == 0
+    if doubtful.any():
+        at = np.flatnonzero(doubtful)
+        near, true = r.flat[at], s.flat[at]
+        away = true - near.astype(F64)
+        moved = np.nextafter(near, np.where(away > 0, F32(np.inf), F32(-np.inf)))
+        r.flat[at] = np.where((away != 0) & np.isfinite(near), moved, near)
+    return r
+
+
 def odd_f32(x: Array) -> Array:
     """float64 to float32, rounded to odd (for a further rounding to a half format)."""
     cut = exact.narrow(x, "rz")
@@ -128,7 +145,7 @@ def encode(name: str, x: Array, mode: str = "rn", satfinite: bool = False) -> Ar
     """
     if mode == "rn" and not satfinite and name in ("f16", "bf16"):
         if x.dtype == F64:
-            x = odd_f32(x)
+            x = beside_ties(x, 12 if name == "f16" else 15)
         return f16_bits(x) if name == "f16" else bf16_bits(x)
     form = FORMATS[name]
     return _encode(form, x.astype(F64), mode, satfinite or not form.infinite)

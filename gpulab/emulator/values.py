@@ -25,7 +25,7 @@ U32, S32, F32 = np.dtype(np.uint32), np.dtype(np.int32), np.dtype(np.float32)
 U64, S64, F64 = np.dtype(np.uint64), np.dtype(np.int64), np.dtype(np.float64)
 P = np.dtype(np.bool_)
 
-DTYPE = {
+DTYPE: dict[str, np.dtype[Any]] = {
     "u8": U8, "s8": S8, "u16": U16, "s16": S16, "u32": U32, "s32": S32, "u64": U64, "s64": S64,
     "f32": F32, "f64": F64, "p": P,
 }  # fmt: skip

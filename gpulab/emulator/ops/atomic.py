@@ -20,6 +20,7 @@ from gpulab.emulator.ops.floating import flush
 from gpulab.emulator.ops.memory import ORDER_WORDS, _generic_parts, address_of, offsets, space_of
 from gpulab.emulator.ops.registry import Env, Op, family, only, result_registers, stop
 from gpulab.emulator.ptx.nodes import Instr, Mem
+from gpulab.emulator.smallfloat import decode
 from gpulab.emulator.values import BYTES, DTYPE, F32, F32_NAN, UNSIGNED, Array, Mask, kind_of
 
 _OPERATIONS = (
@@ -48,7 +49,7 @@ UNSIGNED_OF = {"f32": np.uint32, "f64": np.uint64}
 
 
 def _step(instr: Instr, name: str, word: str, space: str) -> Callable[..., Array]:
-    """new = step(old, value[, second]) on raw bits."""
+    """``new = step(old, value[, second])`` on raw bits."""
     if name == "exch":
         return lambda old, value: value
     if name == "cas":
@@ -63,7 +64,7 @@ def _step(instr: Instr, name: str, word: str, space: str) -> Callable[..., Array
             stop(instr)
 
         def one(a: Array, b: Array) -> Array:
-            return half.encode32(form, half.decode(form, a) + half.decode(form, b))
+            return half.encode32(form, decode(form, a) + decode(form, b))
 
         return half.pairwise(one) if pair else one
     if word in ("f32", "f64"):

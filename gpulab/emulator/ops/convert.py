@@ -16,7 +16,7 @@ from gpulab.emulator.ops.floating import ROUNDINGS, flush, saturate
 from gpulab.emulator.ops.registry import Env, Op, family, only, simple, stop
 from gpulab.emulator.ptx.nodes import Instr
 from gpulab.emulator.smallfloat import FORMATS, decode, encode
-from gpulab.emulator.values import BYTES, DTYPE, F32, F64, U8, U16, U32, Array, kind_of
+from gpulab.emulator.values import BYTES, DTYPE, F32, F64, U16, U32, Array, kind_of
 
 _INTEGERS = {"u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64", "b8", "b16", "b32", "b64"}
 _FLOATS = {"f16", "bf16", "f32", "f64"}
@@ -85,11 +85,9 @@ def _float_to_integer(instr: Instr, target: str, source: str, modes: tuple[str, 
     dtype = DTYPE[target]
     info = np.iinfo(dtype)
     low, high = int(info.min), int(info.max)
-    if source == "f64" or target in ("u64", "s64"):
-        nan_value = 1 << (8 * dtype.itemsize - 1)
-    else:
-        nan_value = 0
-    nan = dtype.type(nan_value if dtype.kind == "u" or not nan_value else low)
+    wide = source == "f64" or target in ("u64", "s64")
+    top_bit = low if dtype.kind == "i" else 1 << (8 * dtype.itemsize - 1)
+    nan = dtype.type(top_bit if wide else 0)
     # 2^(bits) or 2^(bits - 1): the first float beyond the range, exact in any format.
     beyond = float(high + 1)
 
@@ -127,9 +125,7 @@ def _integer_to_float(instr: Instr, target: str, source: str, modes: tuple[str, 
         if target == "f64":
             if mode == "rn" or not wide:
                 return x.astype(F64)
-            y, error = to_odd(x), None
-            del error
-            return _odd_to_f64(x, y, mode)
+            return _integer_to_f64(x, mode)
         y = to_odd(x)
         if target == "f32":
             r = exact.narrow(y, mode)
@@ -140,9 +136,8 @@ def _integer_to_float(instr: Instr, target: str, source: str, modes: tuple[str, 
     return simple(instr, run, (source,), kind_of(target))
 
 
-def _odd_to_f64(x: Array, odd: Array, mode: str) -> Array:
+def _integer_to_f64(x: Array, mode: str) -> Array:
     """64-bit integers to float64 in a directed mode, by exact integers."""
-    del odd
     nearest = x.astype(F64)
     flat = [
         _directed_integer(int(v), float(n), mode)
@@ -252,14 +247,9 @@ def _packed(instr: Instr, target: str, source: str, modes: tuple[str, ...]) -> O
     in_kind = "u8" if source == "e2m1x2" else "u16"
     shift = 4 if source == "e2m1x2" else 8
     mask = (1 << FORMATS[part].bits) - 1
-
-    def grow(x: Array) -> Array:
-        dtype = DTYPE[in_kind]
-        low = decode(part, (x & dtype.type(mask)).astype(U8))
-        high = decode(part, ((x >> dtype.type(shift)) & dtype.type(mask)).astype(U8))
-        return join(high, low)
-
-    return simple(instr, grow, (in_kind,), out_kind)
+    every: Array = np.arange(1 << (8 * BYTES[in_kind]), dtype=U32)
+    table = join(*(decode(part, (every >> U32.type(s)) & U32.type(mask)) for s in (shift, 0)))
+    return simple(instr, table.take, (in_kind,), out_kind)
 
 
 def _pack_integers(instr: Instr) -> Op:

@@ -133,7 +133,7 @@ def _fma(instr: Instr, env: Env) -> Op:
 
 
 def fused(instr: Instr) -> Op:
-    """fma (and mad) of float32 or float64."""
+    """Fma (and mad) of float32 or float64."""
     words = instr.modifiers
     kind = float_kind(instr)
     only(instr, words, *ROUNDINGS, "ftz", "sat", kind)
@@ -155,7 +155,7 @@ def fused(instr: Instr) -> Op:
 
 
 def divided(instr: Instr, env: Env) -> Op:
-    """div of float32 or float64."""
+    """Div of float32 or float64."""
     words = instr.modifiers
     kind = float_kind(instr)
     if "approx" in words or "full" in words:
@@ -214,7 +214,7 @@ def _sign(instr: Instr, env: Env) -> Op:
 
 
 def float_extremum(base: str, nan: bool = False, xorsign: bool = False) -> Callable[..., Array]:
-    """min or max of floats: a number beats NaN (unless ``nan``), -0 is below +0."""
+    """Min or max of floats: a number beats NaN (unless ``nan``), -0 is below +0."""
     largest = base == "max"
     pick: Any = np.fmax if largest else np.fmin
 

@@ -16,7 +16,7 @@ import numpy as np
 from gpulab.emulator import exact
 from gpulab.emulator.ops.registry import Op, only, result_registers, simple, stop
 from gpulab.emulator.ptx.nodes import Instr
-from gpulab.emulator.smallfloat import HALF_NAN, bf16_bits, decode, f16_bits, odd_f32
+from gpulab.emulator.smallfloat import beside_ties, bf16_bits, decode, f16_bits
 from gpulab.emulator.values import U16, U32, Array
 
 TYPES = ("f16", "f16x2", "bf16", "bf16x2")
@@ -112,7 +112,7 @@ def _extremum(instr: Instr, form: str) -> Op:
 
 
 def fused(instr: Instr) -> Op:
-    """fma."""
+    """The fused multiply-add."""
     form, _ = form_of(instr)
     words = instr.modifiers
     only(instr, words, "rn", "ftz", "sat", "relu", "oob", form, form + "x2")
@@ -122,15 +122,30 @@ def fused(instr: Instr) -> Op:
 
 
 def fma_codes(form: str, words: tuple[str, ...] = ()) -> Callable[..., Array]:
-    """a * b + c on codes, rounded once."""
+    """``a * b + c`` on codes, rounded once."""
     read, finish = _reader(form, words), _finish(form, words)
 
     def run(a: Array, b: Array, c: Array) -> Array:
-        product = read(a).astype(np.float64) * read(b).astype(np.float64)
-        total, error = exact.two_sum(product, read(c).astype(np.float64))
-        return finish(odd_f32(exact.to_odd(total, error)))
+        product = np.multiply(read(a), read(b), dtype=np.float64)
+        addend = read(c).astype(np.float64)
+        # A float16 fused sum that float64 cannot hold is never next to a float16 tie: the term
+        # that is cut off is at least 2^-21 of a half place away from one.
+        total = product + addend if form == "f16" else _odd_where_tied(product, addend)
+        return finish(beside_ties(total, 12 if form == "f16" else 15))
 
     return run
+
+
+def _odd_where_tied(product: Array, addend: Array) -> Array:
+    """The float64 sum, rounded to odd where it is a tie of bfloat16 or below its normal range."""
+    total = product + addend
+    tied = (total.view(np.uint64) << np.uint64(64 - 45)) == np.uint64(1 << 63)
+    tied |= np.abs(total) < 2.0**-126
+    if tied.any():
+        at = np.flatnonzero(tied)
+        p, c = (np.broadcast_to(x, total.shape).flat[at] for x in (product, addend))
+        total.flat[at] = exact.to_odd(*exact.two_sum(p, c))
+    return total
 
 
 def unary(instr: Instr) -> Op:
@@ -150,7 +165,7 @@ def unary(instr: Instr) -> Op:
 
 
 def compared(instr: Instr) -> Op:
-    """setp and set on half formats."""
+    """``setp`` and set on half formats."""
     from gpulab.emulator.ops.moves import _COMBINE, comparison
 
     form, pair = form_of(instr)
@@ -193,6 +208,3 @@ def compared(instr: Instr) -> Op:
             instr, lambda a, b: np.where(compare(a, b), whole, np.uint32(0)), ("u16", "u16"), "u32"
         )
     return simple(instr, one, ("u16", "u16"), "u16")
-
-
-NAN = HALF_NAN

@@ -123,7 +123,7 @@ def _addc(instr: Instr, env: Env) -> Op:
 
 
 def product(instr: Instr, kind: str) -> Op:
-    """mul of integers, called by the shared builder."""
+    """Mul of integers, called by the shared builder."""
     words = instr.modifiers
     only(instr, words, "lo", "hi", "wide", kind)
     if "wide" in words:
@@ -183,7 +183,7 @@ def divide(a: Array, b: Array) -> Array:
 
 
 def remainder(a: Array, b: Array) -> Array:
-    """a - b * divide(a, b), with the sign of a."""
+    """A - b * divide(a, b), with the sign of a."""
     return a - b * divide(a, b)
 
 

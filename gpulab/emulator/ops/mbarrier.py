@@ -16,7 +16,7 @@ import numpy as np
 from gpulab.emulator.faults import fault
 from gpulab.emulator.ops.copies import copies_of
 from gpulab.emulator.ops.memory import ORDER_WORDS, address_of, offsets
-from gpulab.emulator.ops.registry import Env, Op, family, only, result_registers, stop
+from gpulab.emulator.ops.registry import Env, Op, family, only, result_registers
 from gpulab.emulator.ptx.nodes import Instr, Mem
 from gpulab.emulator.values import Array, Mask
 

@@ -172,7 +172,7 @@ def _setp(instr: Instr, env: Env) -> Op:
 
 
 def simple_compare(instr: Instr, compare: Callable[..., Array], kind: str) -> Op:
-    """setp with one result and no third operand."""
+    """Setp with one result and no third operand."""
     return simple(instr, compare, (kind, kind), "p")
 
 

@@ -129,7 +129,8 @@ def _mma(instr: Instr, env: Env) -> Op:
         tell(state, instr, mask, _WHOLE_WARP)
         columns = max(r.shape[1] for r in registers)
         threads = state.shape[0]
-        full = [np.broadcast_to(r, (threads, columns)) for r in registers]
+        shape = (threads, columns)
+        full = [r if r.shape == shape else np.broadcast_to(r, shape) for r in registers]
         matrix_a = _operand(full[:na], form, rows=form.m)
         matrix_b = _operand(full[na : na + nb], form, rows=8).transpose(0, 2, 1)
         if contained:
@@ -242,10 +243,8 @@ _G, _T = np.arange(8)[None, :, None, None], np.arange(4)[None, None, :, None]
 def _cells(rows: Array, matrix: int, trans: bool, j: int) -> Array:
     """Address of element j (0, 1) of each lane in a matrix, (threads, blocks or 1)."""
     own = rows[:, 8 * matrix : 8 * matrix + 8]
-    if trans:
-        at = own[:, j::2][:, None] + 2 * _G  # rows 2 t + j, column g
-    else:
-        at = own[:, :, None] + 4 * _T + 2 * j
+    # transposed: rows 2 t + j, column g
+    at = own[:, j::2][:, None] + 2 * _G if trans else own[:, :, None] + 4 * _T + 2 * j
     warps, _, _, columns = at.shape
     return np.ascontiguousarray(np.broadcast_to(at, (warps, 8, 4, columns))).reshape(-1, columns)
 
