@@ -22,6 +22,7 @@ from gpulab.errors import UsageError
 from gpulab.lab import evaluate, render, verdict
 from gpulab.registry import Dims
 from gpulab.runtime.device import Device
+from gpulab.runtime.emulated import EmulatedDevice
 from gpulab.runtime.select import open_device
 
 _LEAST_WIDTH = 140
@@ -84,6 +85,9 @@ def open_session(
     """
     wanted = arch.parse(capability) if capability is not None else None
     opened = open_device(device, capability=wanted, sanitize=sanitize, counters=counters)
+    if isinstance(opened, EmulatedDevice) and counters:
+        # The gates' many runs need no counts: each row is counted once, on a device of its own.
+        opened = EmulatedDevice(opened.capability, sanitize=sanitize, reason=opened.reason)
     session = Session(opened, as_json, quiet, counters)
     session.say(f"device: {describe(opened)}")
     return session
@@ -143,6 +147,9 @@ def run_cases(
     if not session.as_json:
         shape = " ".join(f"{name}={value}" for name, value in dims.items())
         render.print_ladder(session.console, records, title or f"{op} {shape}, seed {seed}")
+        if session.counters:
+            session.console.print(render.counter_table(records))
+            session.say()
         click.echo(verdict.summary(records))
     return verdict.exit_code(records)
 

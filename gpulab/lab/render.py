@@ -45,10 +45,9 @@ def _counter(record: Record, name: str) -> float | None:
 
 
 def sectors(record: Record) -> float | None:
-    """Global-memory sectors (32 bytes) read and written, counted on the emulated device."""
-    load = _counter(record, "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum")
-    store = _counter(record, "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum")
-    return None if load is None or store is None else load + store
+    """Global-memory sectors (32 bytes) of all reads, writes and asynchronous copies, counted."""
+    moved = _counter(record, "global_sector_bytes")
+    return None if moved is None else moved / 32
 
 
 def verdict_cell(record: Record) -> str:
@@ -169,6 +168,61 @@ def lessons(records: Sequence[Record]) -> list[str]:
                 f"{'passes' if r['arithmetic_gate']['passed'] else 'fails'} it{more}"
             )
     return lines
+
+
+_CONFLICTS = (
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "async_copy_bank_conflicts",
+)
+_COUNTED: dict[str, tuple[str, ...]] = {
+    "instructions": ("instructions",),
+    "divergent": ("divergent_branches",),
+    "M products": ("tensor_products",),
+    "ld sect/req": ("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",),
+    "st sect/req": ("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",),
+    "async sect": ("async_copy_sectors",),
+    "MB moved": ("global_sector_bytes",),
+    "conflicts": _CONFLICTS,
+}
+"""Columns of the counter table: the sum of these counters."""
+
+
+def counter_table(records: Sequence[Record]) -> Table:
+    """Counted work and compiled resources, a row each (``--counters``)."""
+    table = Table(
+        title="counted work: PTX instructions a warp, millions of tensor-core products, sectors a "
+        "global request, megabytes in sectors, shared-memory bank conflicts; resources as compiled",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
+    table.add_column("case", no_wrap=True)
+    table.add_column("kernel", no_wrap=True)
+    for name in (*_COUNTED, "regs", "spilled", "shared", "occupancy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("limited by", no_wrap=True)
+    for r in records:
+        if not r.get("counters"):
+            continue
+        cells = [case_name(r), f"{r['backend']}/{r['kernel']}"]
+        for name, keys in _COUNTED.items():
+            value = sum(r["counters"].get(key, 0) for key in keys)
+            cells.append(number(value / 1e6, 4) if name.startswith("M") else number(value, 6))
+        used = r.get("resources")
+        cells += (
+            ["-"] * 5
+            if used is None
+            else [
+                str(used["registers"]),
+                str(used["spill_bytes"]),
+                str(used["shared_bytes"]),
+                f"{used['occupancy']:.0%}",
+                ", ".join(used["occupancy_limited_by"]),
+            ]
+        )
+        table.add_row(*cells)
+    return table
 
 
 def print_ladder(console: Console, records: Sequence[Record], title: str) -> None:

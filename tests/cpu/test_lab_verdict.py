@@ -72,11 +72,7 @@ def test_times_and_ratio_to_the_fp32_row():
 
 def test_emulated_rows_show_counts_and_never_a_time():
     def counters(sectors):
-        return {
-            "instructions": 1000,
-            "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": sectors,
-            "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": 0,
-        }
+        return {"instructions": 1000, "global_sector_bytes": 32 * sectors}
 
     text = shown([row(format="fp32", counters=counters(800)), row(counters=counters(400))])
     assert "0.50x" in text
