@@ -87,3 +87,42 @@ T from_acc(Acc x) {
     round_to(Accumulator<Acc>::widen(x), out);
     return out;
 }
+
+// The stored code of a number.
+inline unsigned code_of(float x) { return __float_as_uint(x); }
+inline unsigned code_of(__half x) { return __half_as_ushort(x); }
+inline unsigned code_of(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
+
+// The value of field `i` of a word that holds 4 / sizeof(T) codes, the first lowest.
+template <typename T>
+float field_to_float(unsigned word, int i);
+
+template <>
+inline float field_to_float<float>(unsigned word, int) {
+    return __uint_as_float(word);
+}
+
+template <>
+inline float field_to_float<__half>(unsigned word, int i) {
+    return to_float(__ushort_as_half((unsigned short)(word >> (16 * i))));
+}
+
+// bf16 is the upper half of fp32.
+template <>
+inline float field_to_float<__nv_bfloat16>(unsigned word, int i) {
+    return __uint_as_float(i ? word & 0xffff0000u : word << 16);
+}
+
+template <>
+inline float field_to_float<__nv_fp8_e4m3>(unsigned word, int i) {
+    __nv_fp8_e4m3 x;
+    x.__x = (unsigned char)(word >> (8 * i));
+    return to_float(x);
+}
+
+template <>
+inline float field_to_float<__nv_fp8_e5m2>(unsigned word, int i) {
+    __nv_fp8_e5m2 x;
+    x.__x = (unsigned char)(word >> (8 * i));
+    return to_float(x);
+}

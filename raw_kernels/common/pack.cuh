@@ -1,0 +1,115 @@
+// A few consecutive elements moved by one memory access. They stay packed in 32-bit words, as they
+// are stored, and become float32 values where they are used.
+#pragma once
+
+#include "common/formats.cuh"
+
+// The register type of one access.
+template <int kBytes>
+struct Access;
+template <>
+struct Access<1> {
+    using Type = unsigned char;
+};
+template <>
+struct Access<2> {
+    using Type = unsigned short;
+};
+template <>
+struct Access<4> {
+    using Type = unsigned;
+};
+template <>
+struct Access<8> {
+    using Type = uint2;
+};
+template <>
+struct Access<16> {
+    using Type = uint4;
+};
+
+// kCount elements of T: 1, 2, 4, 8 or 16 bytes, aligned to their whole size in memory.
+template <typename T, int kCount>
+struct Pack {
+    static constexpr int kBytes = sizeof(T) * kCount;
+    static constexpr int kWords = kBytes < 4 ? 1 : kBytes / 4;
+    using Memory = typename Access<kBytes>::Type;
+    unsigned word[kWords];
+};
+
+template <typename T, int kCount>
+Pack<T, kCount> packed(typename Pack<T, kCount>::Memory memory) {
+    using P = Pack<T, kCount>;
+    P pack;
+    if constexpr (P::kBytes < 4) {
+        pack.word[0] = memory;
+    } else {
+#pragma unroll
+        for (int i = 0; i < P::kWords; ++i) {
+            pack.word[i] = reinterpret_cast<const unsigned*>(&memory)[i];
+        }
+    }
+    return pack;
+}
+
+// Elements kCount * index .. of an array whose start is aligned to a whole pack. `once`: read for
+// the last time, first to leave the caches.
+template <typename T, int kCount>
+Pack<T, kCount> load_pack(const T* from, size_t index, bool once) {
+    using Memory = typename Pack<T, kCount>::Memory;
+    const Memory* at = reinterpret_cast<const Memory*>(from) + index;
+    return packed<T, kCount>(once ? __ldcs(at) : __ldg(at));
+}
+
+// What is written is not read again here: first to leave the caches.
+template <typename T, int kCount>
+void store_pack(T* to, size_t index, const Pack<T, kCount>& pack) {
+    using P = Pack<T, kCount>;
+    using Memory = typename P::Memory;
+    Memory* at = reinterpret_cast<Memory*>(to) + index;
+    if constexpr (P::kBytes < 4) {
+        __stcs(at, Memory(pack.word[0]));
+    } else {
+        Memory memory;
+#pragma unroll
+        for (int i = 0; i < P::kWords; ++i) {
+            reinterpret_cast<unsigned*>(&memory)[i] = pack.word[i];
+        }
+        __stcs(at, memory);
+    }
+}
+
+template <typename T, int kCount>
+void widen(const Pack<T, kCount>& pack, float (&value)[kCount]) {
+    constexpr int kPerWord = 4 / sizeof(T);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+        value[j] = field_to_float<T>(pack.word[j / kPerWord], j % kPerWord);
+    }
+}
+
+template <typename T, int kCount>
+Pack<T, kCount> narrow(const float (&value)[kCount]) {
+    constexpr int kPerWord = 4 / sizeof(T);
+    Pack<T, kCount> pack{};
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+        pack.word[j / kPerWord] |= code_of(from_acc<T>(value[j])) << (j % kPerWord * 8 * sizeof(T));
+    }
+    return pack;
+}
+
+// Values as T stores them.
+template <typename T, int kCount>
+void round_through(float (&value)[kCount]) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) value[j] = to_float(from_acc<T>(value[j]));
+}
+
+// The compiler may not carry over what it derived from the pack before: it is unpacked again, which
+// costs less than registers for the values.
+template <typename T, int kCount>
+void forget_values(Pack<T, kCount>& pack) {
+#pragma unroll
+    for (int i = 0; i < Pack<T, kCount>::kWords; ++i) asm volatile("" : "+r"(pack.word[i]));
+}

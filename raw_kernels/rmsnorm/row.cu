@@ -1,0 +1,62 @@
+// y (rows, cols) = cast(x * rstd) * weight, rstd = 1 / sqrt(mean(x^2) + eps) of each row; row-major.
+//
+// Idea: a row is read once and stays on the chip (common/row.cuh) while the sum of its squares is
+// taken and it is written out. Sums are float32. The normalised value is rounded to the weight's
+// type W before the multiplication, whose product is rounded to W again: these two are the
+// declared rounding points.
+//
+// Range: where the sum overflows (|x| above about 1e19), the row is gone over again times 2^-80, so that a
+// finite row gives a finite result; the power of two changes no other bit.
+//
+// Limits: cols a multiple of kVec; pointers aligned to 16 bytes.
+// Source: B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
+#include "common/row.cuh"
+
+constexpr float kShrink = 0x1p-80f;
+
+template <typename T, typename W, int kVec, int kGroup, int kRows, int kRegs, int kShared>
+__global__ void __launch_bounds__(kGroup* kRows) GPULAB_CLUSTER_DIMS
+    rmsnorm_row(const T* __restrict__ x, const W* __restrict__ weight, W* __restrict__ y, int rows,
+                int cols, float eps) {
+    using Where = Place<kGroup, kRows>;
+    using From = Plain<T, kVec>;
+    cluster_begin();
+    const Where where(rows);
+    const size_t start = where.row * cols;
+    Row<From, kGroup * kRows, Where::kTeam, kRegs, kShared> row(
+        From{x + start}, where.member, where.inside ? unsigned(cols) / kVec : 0u);
+
+    float sum = 0.0f;
+    row.first([&](const float(&value)[kVec], unsigned) {
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) sum = fmaf(value[j], value[j], sum);
+    });
+    cluster_ready();
+    sum = row_reduce<kGroup, 0>(sum, Add{});
+
+    float scale = 1.0f;
+    if (any_row<kGroup>(!(sum < infinity()))) {
+        if (!(sum < infinity())) scale = kShrink;
+        sum = 0.0f;
+        row.again([&](const float(&value)[kVec], unsigned) {
+#pragma unroll
+            for (int j = 0; j < kVec; ++j) {
+                const float small = value[j] * scale;
+                sum = fmaf(small, small, sum);
+            }
+        });
+        sum = row_reduce<kGroup, 1>(sum, Add{});
+    }
+    const float rstd = 1.0f / sqrtf(sum / float(cols) + eps * scale * scale);
+
+    row.again([&](const float(&value)[kVec], unsigned at) {
+        float normal[kVec], factor[kVec];
+        widen(load_pack<W, kVec>(weight, at, false), factor);
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) normal[j] = value[j] * scale * rstd;
+        round_through<W>(normal);
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) normal[j] *= factor[j];
+        store_pack(y + start, at, narrow<W>(normal));
+    });
+}
