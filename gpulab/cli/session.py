@@ -25,6 +25,7 @@ from gpulab.runtime.device import Device
 from gpulab.runtime.emulated import EmulatedDevice
 from gpulab.runtime.select import open_device
 
+_COUNTER_WIDTH = 190
 _LEAST_WIDTH = 140
 """Columns the ladder needs; a narrower terminal wraps lines, but nothing is cut off."""
 
@@ -148,7 +149,8 @@ def run_cases(
         shape = " ".join(f"{name}={value}" for name, value in dims.items())
         render.print_ladder(session.console, records, title or f"{op} {shape}, seed {seed}")
         if session.counters:
-            session.console.print(render.counter_table(records))
+            wide = Console(width=max(_COUNTER_WIDTH, Console().width), quiet=session.quiet)
+            wide.print(render.counter_table(records))
             session.say()
         click.echo(verdict.summary(records))
     return verdict.exit_code(records)
