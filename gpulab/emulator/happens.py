@@ -8,7 +8,8 @@ before y. Kept as times, that is one comparison an access:
 * a meeting of all lanes of a warp: one time a warp;
 * a meeting of some lanes (a member mask): a 32 x 32 table a warp, made when the first one comes,
   row t, column u = up to when t knows what u did; members take over each other's rows;
-* a named barrier of some warps: a warp x warp table a block, likewise.
+* a named barrier of some warps: a warp x warp table a block, likewise;
+* an mbarrier: ``gpulab.emulator.arrivals``.
 
 Lanes of a warp are NOT ordered by running in step: since sm_70 they may drift apart.
 
@@ -26,6 +27,7 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.emulator.arrivals import Arrivals
 from gpulab.emulator.observe import WARP, Lanes
 
 Ints = NDArray[np.int64]
@@ -52,6 +54,7 @@ class Clock:
         self.met = False
         self.known: Ints | None = None
         self.named: Ints | None = None
+        self.arrivals: Arrivals | None = None
         self._starts = np.arange(0, threads, WARP)
         self._born = np.minimum(WARP, threads - self._starts)[:, None]
 
@@ -86,6 +89,8 @@ class Clock:
     def meet(self, lanes: Lanes, members: NDArray[np.uint32], now: int) -> None:
         """Lanes meet inside their warps, each with those its member mask names."""
         self.met = True
+        if self.arrivals is not None:
+            self.arrivals.meet(lanes.full)
         bits = np.atleast_2d(np.asarray(members, np.uint32))
         born = ((np.uint64(1) << self._born.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
         if bits.size == 1:
@@ -128,6 +133,9 @@ class Clock:
         All arguments int64[n]; threads are linear ids of one block, ``column`` its column.
         """
         done: Bools = (other == thread) | (time < self.barriers[column])
+        if self.arrivals is not None:
+            own = column if self.columns > 1 else np.zeros_like(column)
+            done |= self.arrivals.ordered(other, time, thread, own)
         if not self.met and self.named is None:
             return done
         warp, other_warp = thread // WARP, other // WARP

@@ -13,10 +13,11 @@ What counts as a race:
 * Bytes on their way by ``cp.async`` belong to nobody until the copy is waited for: any access to
   them before, the issuing thread's own included, is a race with the copy.
 
-What meets: ``bar.sync`` and its kin order the block; ``bar.warp.sync`` and the other ``.sync``
-exchanges of a warp (``shfl``, ``vote``, ``match``, ``redux``) order the lanes of their member mask.
-The CUDA guide promises memory ordering for ``__syncwarp()`` only; the exchanges make the lanes wait
-for each other, and are taken to order them too, so that code that leans on them raises no alarm.
+What meets: ``bar.sync`` and its kin order the block. An ``mbarrier`` orders what came before an
+arrival with what comes after a wait. ``bar.warp.sync`` and the other ``.sync`` exchanges of a warp
+(``shfl``, ``vote``, ``match``, ``redux``) order the lanes of their member mask; the CUDA guide
+promises memory ordering for ``__syncwarp()`` only, but the exchanges make the lanes wait for each
+other, and are taken to order them too, so that code that leans on them raises no alarm.
 ``activemask`` and running in step order nothing.
 
 The first race stops the launch with a ``FaultError`` that names both threads and both lines.
@@ -27,11 +28,13 @@ Source: CUDA C++ Programming Guide, "Memory Fence Functions", "Warp Shuffle Func
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.emulator.arrivals import Arrivals, of_mbarrier
 from gpulab.emulator.happens import Clock
 from gpulab.emulator.observe import Access, Lanes, LaunchInfo, Location, Observer, Scope
 from gpulab.emulator.racereport import Event
@@ -104,8 +107,12 @@ class RaceDetector(Observer):
             return
         now = self._tick(Event(access.kind, access.opcode, access.location))
         if access.space == "shared":
+            if of_mbarrier(access) and access.kind == "load":
+                access = replace(access, kind="atomic")  # a wait looks, and does no harm
             lane = self._shared_lanes(access)
             self._visit(self._shared, access, lane, lane.address, now)
+            if of_mbarrier(access) and access.kind == "atomic":
+                self._meet_later(access, now)
             return
         lane = self._global_lanes(access)
         strong = _strong(access)
@@ -117,6 +124,13 @@ class RaceDetector(Observer):
             if shadow is None:
                 shadow = self._global[index] = Shadow(self._buffers[index].nbytes)
             self._visit(shadow, access, part, part.address - self._bases[index], now)
+
+    def _meet_later(self, access: Access, now: int) -> None:
+        """An arrival at an mbarrier, or a wait."""
+        clock = self._watch.clock
+        if clock.arrivals is None:
+            clock.arrivals = Arrivals(clock.threads, len(clock.blocks))
+        clock.arrivals.note(access, now, clock.meetings)
 
     def _shared_lanes(self, access: Access) -> LaneIds:
         """Active lanes, thread-major; one column while all blocks do the same."""

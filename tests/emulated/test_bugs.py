@@ -112,6 +112,7 @@ WANTED: dict[str, Callable[[Case], list[NDArray[Any]]]] = {
     "histogram_no_atomics_ok": lambda c: [np.bincount(_in(c, 0), minlength=16)],
     "histogram_read_early_ok": lambda c: [np.bincount(_in(c, 0), minlength=16)],
     "double_buffer_ok": lambda c: [_in(c, 0).reshape(-1, 64)[:, ::-1].ravel()],
+    "mbarrier_no_wait_ok": lambda c: [_in(c, 0)[::-1]],
     "local_overflow_ok": _history,
     "spin_forever_ok": lambda c: [np.ones(32)],
     "trap_on_negative_ok": lambda c: [np.sqrt(np.abs(_in(c, 0)))],

@@ -107,6 +107,53 @@ def test_two_copies_to_one_place() -> None:
         watch.do("store", 0, [0], phase="issue", **CP)
 
 
+MB = {"nbytes": 8, "order": "acq_rel"}
+ARRIVE, WAIT = "mbarrier.arrive.shared.b64", "mbarrier.test_wait.shared.b64"
+
+
+def test_an_mbarrier_orders_arrivals_before_waits() -> None:
+    watch = Watch()
+    watch.do("store", 512, [0], nbytes=8, opcode="mbarrier.init.shared.b64")
+    watch.barrier()
+    watch.do("store", 4 * LANE, range(32))
+    watch.do("atomic", 512, range(32), opcode=ARRIVE, **MB)
+    watch.do("load", 512, [40], opcode=WAIT, nbytes=8)
+    watch.do("load", 4 * LANE - 160, [40])
+    watch.do("store", 128, [3])  # after its arrival: not covered
+    with pytest.raises(FaultError, match="no barrier"):
+        watch.do("load", 128, [40])
+    with pytest.raises(FaultError, match="no barrier"):
+        watch.do("load", 0, [41])  # has not waited
+
+
+def test_later_arrivals_do_not_hide_earlier_ones() -> None:
+    watch = Watch()
+    watch.do("store", 0, [0])
+    watch.do("atomic", 512, [0], opcode=ARRIVE, **MB)
+    watch.do("load", 512, [40], opcode=WAIT, nbytes=8)
+    watch.do("atomic", 520, [0], opcode=ARRIVE, **MB)
+    watch.do("load", 0, [40])
+
+
+def test_one_lane_may_arrive_or_wait_for_its_warp() -> None:
+    watch = Watch()
+    watch.do("store", 4 * LANE, range(32))
+    watch.syncwarp(range(32))
+    watch.do("atomic", 512, [0], opcode=ARRIVE, **MB)
+    watch.do("load", 512, [32], opcode=WAIT, nbytes=8)
+    with pytest.raises(FaultError):
+        watch.do("load", 20, [40])
+    watch.syncwarp(range(32, 64))
+    watch.do("load", 20, [40])
+
+
+def test_an_mbarrier_must_be_set_up_before_it_is_used() -> None:
+    watch = Watch()
+    watch.do("store", 512, [0], nbytes=8, opcode="mbarrier.init.shared.b64")
+    with pytest.raises(FaultError, match="race"):
+        watch.do("atomic", 512, [1], opcode=ARRIVE, **MB)
+
+
 def test_races_are_found_where_blocks_part() -> None:
     watch = Watch()
     watch.do("store", 4 * LANE)  # all blocks alike
