@@ -14,7 +14,7 @@ from typing import Literal
 from gpulab.registry import NumbaBuild, Param, RawBuild
 from gpulab.runtime import cache, numba_ptx, nvjitlink, nvrtc, resources, toolkit
 from gpulab.runtime.cache import Store
-from gpulab.runtime.device import Build, PtxBuild
+from gpulab.runtime.objects import Build, PtxBuild
 from gpulab.runtime.resources import Resources
 from gpulab.runtime.toolkit import Capability, Toolkit
 

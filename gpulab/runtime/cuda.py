@@ -1,7 +1,8 @@
 """The card, through CuPy: memory, cubins loaded from disk, launches on one stream of our own.
 
-Everything runs on one non-blocking stream, which is made CuPy's current one, so that library
-calls use it too. CuPy's compiler is never used: it would flush float32 subnormals.
+Everything runs on one non-blocking stream, which all devices of the process share and which is
+made CuPy's current one, so that library calls use it too. CuPy's compiler is never used: it would
+flush float32 subnormals.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from gpulab.errors import BuildError, FaultError
 from gpulab.registry import LaunchPlan, NumbaBuild, Param
 from gpulab.runtime import assembly, cuda_errors, nvrtc, packing, resources, toolkit
 from gpulab.runtime.cache import Store
+from gpulab.runtime.checks import check_host_array
 from gpulab.runtime.cuda_context import Connection, connect
 from gpulab.runtime.device import (
     POISONS,
@@ -27,7 +30,6 @@ from gpulab.runtime.device import (
     DeviceArray,
     Function,
     LaunchReport,
-    check_host_array,
 )
 from gpulab.runtime.numba_launch import NumbaKernel
 from gpulab.runtime.targets import check_target
@@ -35,6 +37,16 @@ from gpulab.runtime.toolkit import Capability, Toolkit
 
 _UNASKED_SHARED_BYTES = 48 * 1024
 """A launch gets this much shared memory; more must be asked for with a function attribute."""
+
+
+_STREAMS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def _stream_of(cupy: Any) -> Any:
+    """The stream of the process: two devices (another target) work in one order."""
+    if cupy not in _STREAMS:
+        _STREAMS[cupy] = cupy.cuda.Stream(non_blocking=True)
+    return _STREAMS[cupy]
 
 
 def _address(array: DeviceArray) -> int:
@@ -80,7 +92,8 @@ class CudaDevice(Device):
         self.reason = reason
         self.cupy: Any = self.connection.cupy
         self.kit = kit or toolkit.find(self.connection.driver.cuda)
-        self.stream: Any = self.cupy.cuda.Stream(non_blocking=True)
+        self.driver = self.connection.driver.label
+        self.stream: Any = _stream_of(self.cupy)
         self.stream.use()
         self._store = store
         self._numba_launch = numba_launch

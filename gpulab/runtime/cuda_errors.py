@@ -36,16 +36,19 @@ DEAD = "the CUDA context of this process is dead: start a new process"
 
 
 def status(error: BaseException) -> int | None:
-    """The CUDA error code of a CuPy exception; None for any other exception."""
+    """The CUDA error code of a CuPy exception; None for any other, cuBLAS' own codes included."""
+    if type(error).__name__ == "CUBLASError":
+        return None
     code = getattr(error, "status", None)
     return int(code) if isinstance(code, int) else None
 
 
 def is_cuda(error: BaseException) -> bool:
-    """Whether CuPy, cuda.core or Numba raised it about a CUDA call."""
+    """Whether CuPy, cuda.core or Numba raised it about a call of CUDA or of its libraries."""
     return type(error).__name__ in (
         "CUDARuntimeError",
         "CUDADriverError",
+        "CUBLASError",
         "CUDAError",
         "CudaAPIError",
     )

@@ -14,6 +14,7 @@ from gpulab.errors import FaultError, UsageError
 from gpulab.registry import LaunchPlan, Param
 from gpulab.runtime import assembly, packing, toolkit
 from gpulab.runtime.cache import Store
+from gpulab.runtime.checks import check_host_array
 from gpulab.runtime.device import (
     POISONS,
     Build,
@@ -21,7 +22,6 @@ from gpulab.runtime.device import (
     DeviceArray,
     Function,
     LaunchReport,
-    check_host_array,
 )
 from gpulab.runtime.targets import check_target
 from gpulab.runtime.toolkit import Capability, Toolkit
@@ -83,26 +83,35 @@ class EmulatedDevice(Device):
     def upload(self, host: NDArray[Any], name: str = "") -> DeviceArray:
         """Copy a C-contiguous host array to the machine."""
         check_host_array(host, name)
-        address = self.machine.alloc(host.nbytes, name=name)
-        self.machine.write(address, host.tobytes())
-        return DeviceArray(host.shape, host.dtype, address, name)
+        array = self._allocate(host.shape, host.dtype, name)
+        if host.nbytes:
+            self.machine.write(array.handle, host)
+        return array
 
     def empty(
         self, shape: Sequence[int], dtype: np.dtype[Any], poison: int = POISONS[0], name: str = ""
     ) -> DeviceArray:
         """Allocate an output; reading it before writing is a fault."""
-        array = DeviceArray(tuple(shape), np.dtype(dtype), None, name)
-        address = self.machine.alloc(array.nbytes, name=name)
-        array = DeviceArray(array.shape, array.dtype, address, name)
+        array = self._allocate(tuple(shape), np.dtype(dtype), name)
         self.refill(array, poison)
         return array
 
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> DeviceArray:
+        nbytes = DeviceArray(shape, dtype, None).nbytes
+        # An array without elements has no memory: its address is null, as on a card.
+        return DeviceArray(
+            shape, dtype, self.machine.alloc(nbytes, name=name) if nbytes else 0, name
+        )
+
     def refill(self, array: DeviceArray, poison: int) -> None:
         """Fill with ``poison`` again; it counts as unwritten."""
-        self.machine.fill(array.handle, array.nbytes, poison)
+        if array.nbytes:
+            self.machine.fill(array.handle, array.nbytes, poison)
 
     def download(self, array: DeviceArray) -> NDArray[Any]:
         """Copy back to a new host array."""
+        if not array.nbytes:
+            return np.zeros(array.shape, array.dtype)
         raw = self.machine.read(array.handle, array.nbytes)
         return raw.view(array.dtype).reshape(array.shape)
 
@@ -111,7 +120,8 @@ class EmulatedDevice(Device):
         fault: FaultError | None = None
         for array in arrays:
             try:
-                self.machine.free(array.handle)
+                if array.nbytes:
+                    self.machine.free(array.handle)
             except FaultError as error:  # a broken guard zone: release the others all the same
                 fault = fault or error
         if fault is not None:

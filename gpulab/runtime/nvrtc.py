@@ -128,17 +128,6 @@ def options(
     return tuple(chosen)
 
 
-def _text(library: Any, program: ctypes.c_void_p, what: str) -> bytes:
-    """Read one of the program's outputs (``PTX``, ``CUBIN``, ``ProgramLog``)."""
-    size = ctypes.c_size_t()
-    if getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)) != 0:
-        return b""
-    buffer = ctypes.create_string_buffer(size.value)
-    if getattr(library, f"nvrtcGet{what}")(program, buffer) != 0:
-        return b""
-    return buffer.raw
-
-
 class _Program:
     """One NVRTC program, destroyed at the end of the ``with`` block."""
 

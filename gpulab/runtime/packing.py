@@ -16,7 +16,7 @@ import numpy as np
 
 from gpulab.formats import encode
 from gpulab.registry import Param
-from gpulab.runtime.device import DeviceArray
+from gpulab.runtime.objects import DeviceArray
 
 
 def pack(

@@ -80,6 +80,12 @@ def test_a_launch_passes_exact_bytes_on_the_devices_stream(card, cupy, request_)
     assert cupy.streams == []
 
 
+def test_devices_of_a_process_share_one_stream(make):
+    one, other = make(), make(target=(7, 5))
+    assert one.stream is other.stream
+    assert one.driver == "driver 580.65.06 (CUDA 13.0)"
+
+
 def test_the_cubin_of_the_card_is_loaded_from_the_cache(card, cupy, request_):
     function = card.build(request_, PARAMS)
     path, name = cupy.loaded[0]
@@ -182,6 +188,26 @@ def test_a_cubin_the_driver_does_not_load_names_both_versions(card, cupy, reques
     assert "driver 580.65.06 (CUDA 13.0) does not load" in caught.value.message
     assert "NO_BINARY_FOR_GPU" in caught.value.message
     assert "nvidia-cuda-nvrtc<" in caught.value.fix
+
+
+class CUBLASError(RuntimeError):
+    status = 15  # of cuBLAS' own numbering
+
+
+def test_a_library_call_runs_on_the_devices_stream(card, cupy):
+    x, y = arrays(card)
+    seen = []
+    launch = card.bind_library("cublas fp32", lambda: seen.append(list(cupy.streams)), (x, y))
+    launch()
+    launch()
+    assert seen == [[card.stream]] * 2
+
+    def refuse():
+        raise CUBLASError("CUBLAS_STATUS_NOT_SUPPORTED")
+
+    with pytest.raises(FaultError, match="launching cublas int8: CUBLAS_STATUS_NOT_SUPPORTED"):
+        card.bind_library("cublas int8", refuse, ())()
+    launch()  # the context lives
 
 
 def test_errors_that_are_not_cudas_are_left_alone(card, cupy):

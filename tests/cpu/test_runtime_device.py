@@ -9,14 +9,12 @@ import pytest
 from gpulab.errors import BuildError, UsageError
 from gpulab.registry import LaunchPlan, Param, RawBuild
 from gpulab.runtime import packing, resources
+from gpulab.runtime.checks import check_arguments, check_host_array, check_plan
 from gpulab.runtime.device import (
     Device,
     DeviceArray,
     Function,
     LaunchReport,
-    check_arguments,
-    check_host_array,
-    check_plan,
 )
 from gpulab.runtime.resources import Resources
 from gpulab.runtime.targets import check_target
@@ -135,7 +133,7 @@ def test_a_scalar_of_a_narrow_float_takes_a_number_not_a_code():
 )
 def test_launch_shapes_no_card_takes_are_refused(plan, message):
     with pytest.raises(UsageError, match=message):
-        check_plan("k", plan, Nowhere())
+        check_plan("k", plan, "a test card", (8, 9))
 
 
 def test_the_largest_launch_shapes_are_accepted():
@@ -144,7 +142,7 @@ def test_the_largest_launch_shapes_are_accepted():
         LaunchPlan((1, 1, 1), (4, 4, 64)),
         LaunchPlan((1, 1, 1), (32, 1, 1), 99 * 1024),
     ):
-        check_plan("k", plan, Nowhere())
+        check_plan("k", plan, "a test card", (8, 9))
 
 
 def used(**figures):
@@ -155,15 +153,15 @@ def used(**figures):
 
 def test_what_the_kernel_uses_counts_too():
     full = LaunchPlan((1, 1, 1), (1024, 1, 1))
-    check_plan("k", full, Nowhere(), used(registers=64))
+    check_plan("k", full, "a test card", (8, 9), used(registers=64))
     with pytest.raises(UsageError, match="1024 threads of 65 registers"):
-        check_plan("k", full, Nowhere(), used(registers=65))
+        check_plan("k", full, "a test card", (8, 9), used(registers=65))
     with pytest.raises(UsageError, match="compiled for at most 256"):
-        check_plan("k", full, Nowhere(), used(registers=8, max_threads_per_block=256))
+        check_plan("k", full, "a test card", (8, 9), used(registers=8, max_threads_per_block=256))
     dynamic = LaunchPlan((1, 1, 1), (32, 1, 1), 90 * 1024)
-    check_plan("k", dynamic, Nowhere(), used(shared_bytes=9 * 1024))
+    check_plan("k", dynamic, "a test card", (8, 9), used(shared_bytes=9 * 1024))
     with pytest.raises(UsageError, match="shared memory"):
-        check_plan("k", dynamic, Nowhere(), used(shared_bytes=9 * 1024 + 1))
+        check_plan("k", dynamic, "a test card", (8, 9), used(shared_bytes=9 * 1024 + 1))
 
 
 @pytest.mark.parametrize("grid", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])

@@ -171,6 +171,20 @@ def test_downloads_are_copies(store):
     np.testing.assert_array_equal(device.download(sent), np.arange(6).reshape(2, 3))
 
 
+def test_arrays_without_elements(store):
+    device = EmulatedDevice(store=store)
+    sent = device.upload(np.zeros((0, 3), np.float32))
+    got = device.empty((2, 0), np.dtype(np.uint8))
+    device.refill(got, POISONS[1])
+    assert (device.download(sent).shape, device.download(got).shape) == ((0, 3), (2, 0))
+    device.free(sent, got)
+
+
+def test_it_runs_no_libraries(store):
+    with pytest.raises(UsageError, match="library row"):
+        EmulatedDevice(store=store).bind_library("cublas fp32", lambda: None, ())
+
+
 def test_it_has_no_gpu_time(store):
     with pytest.raises(UsageError, match="no GPU time"):
         clock_of(EmulatedDevice(store=store))

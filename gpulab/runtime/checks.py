@@ -1,0 +1,140 @@
+"""What every device refuses before any device code runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab import arch
+from gpulab.errors import UsageError
+from gpulab.registry import Capability, LaunchPlan, Param
+from gpulab.runtime.objects import DeviceArray
+from gpulab.runtime.resources import Resources
+
+_RAW_KINDS = "uif"  # what a host array may hold; ml_dtypes types are of kind V
+
+
+def check_host_array(host: NDArray[Any], name: str) -> None:
+    """Refuse a host array that cannot be copied as it stands.
+
+    Raises:
+        UsageError: not C-contiguous, or elements that are not plain numbers.
+    """
+    what = f"array {name or '(unnamed)'}"
+    if host.dtype.kind not in _RAW_KINDS or not host.dtype.isnative:
+        raise UsageError(
+            f"{what} holds {host.dtype}: devices take raw codes",
+            fix="pass array.view(numpy.uint16) or .view(numpy.uint8)",
+        )
+    if not host.flags.c_contiguous:
+        raise UsageError(f"{what} is not C-contiguous", fix="numpy.ascontiguousarray(array)")
+
+
+def check_arguments(entry: str, params: Sequence[Param], args: Sequence[Any]) -> None:
+    """Refuse wrong argument count, kind, dtype or shape (dims are read from the arguments).
+
+    Raises:
+        UsageError: names the kernel, the argument, what it got and what it needs.
+    """
+    if len(params) != len(args):
+        names = ", ".join(p.name for p in params)
+        raise UsageError(f"{entry} takes {len(params)} arguments ({names}), got {len(args)}")
+    dims = {p.name: a for p, a in zip(params, args, strict=True) if p.role == "dim"}
+    for param, arg in zip(params, args, strict=True):
+        what = f"{entry}: argument {param.name}"
+        if param.role in ("in", "out"):
+            continue
+        if isinstance(arg, bool | np.bool_) or not isinstance(arg, int | float | np.number):
+            raise UsageError(f"{what} must be a number, got {type(arg).__name__}")
+        # A dim is exactly integral, and representable in the int the kernel takes.
+        limits = _integer_limits(param)
+        if limits and (not isinstance(arg, int | np.integer) or not _within(arg, limits)):
+            raise UsageError(f"{what} is {arg}, must be an integer in {limits[0]} .. {limits[1]}")
+    for param, arg in zip(params, args, strict=True):
+        if param.role in ("in", "out"):
+            _check_array(f"{entry}: argument {param.name}", param, arg, dims)
+
+
+def _integer_limits(param: Param) -> tuple[int, int] | None:
+    if param.role == "dim":
+        return 0, 2**31 - 1
+    if not param.format.startswith("int"):
+        return None
+    info = np.iinfo(param.dtype)
+    return int(info.min), int(info.max)
+
+
+def _within(value: Any, limits: tuple[int, int]) -> bool:
+    return limits[0] <= int(value) <= limits[1]
+
+
+def _check_array(what: str, param: Param, arg: Any, dims: dict[str, Any]) -> None:
+    if not isinstance(arg, DeviceArray):
+        raise UsageError(f"{what} must be a device array, got {type(arg).__name__}")
+    if arg.dtype != param.dtype:
+        raise UsageError(f"{what} holds {arg.dtype}, needs {param.dtype} ({param.format})")
+    # A dim that the kernel does not take is free, but the number of dims is not.
+    want = tuple(int(dims[d]) if d in dims else None for d in param.dims)
+    if len(arg.shape) != len(want) or any(
+        w is not None and w != got for w, got in zip(want, arg.shape, strict=True)
+    ):
+        shown = ", ".join(f"{d}={dims[d]}" if d in dims else d for d in param.dims)
+        raise UsageError(f"{what} has shape {arg.shape}, needs ({shown})")
+
+
+def check_plan(
+    entry: str,
+    plan: LaunchPlan,
+    name: str,
+    capability: Capability,
+    resources: Resources | None = None,
+) -> None:
+    """Refuse a launch shape that no card of this capability accepts.
+
+    Args:
+        entry: the kernel, for the message.
+        plan: the launch shape.
+        name: of the device, for the message.
+        capability: whose limits hold.
+        resources: what the kernel uses beside the plan, where it is known.
+
+    Raises:
+        UsageError: names the limit.
+    """
+    x, y, z = plan.block
+    threads = x * y * z
+    if min(plan.block) < 1 or threads > 1024 or z > 64:
+        raise UsageError(f"{entry}: block {plan.block} is outside 1 .. 1024 threads (z to 64)")
+    gx, gy, gz = plan.grid
+    if min(plan.grid) < 0 or gx >= 2**31 or gy > 65535 or gz > 65535:
+        raise UsageError(f"{entry}: grid {plan.grid} exceeds (2^31 - 1, 65535, 65535)")
+    limits = arch.get(capability)
+    static = (resources.shared_bytes or 0) if resources else 0
+    where = f"{name} (sm_{capability[0]}{capability[1]})"
+    if plan.shared_bytes < 0 or plan.shared_bytes + static > limits.shared_per_block_bytes:
+        raise UsageError(
+            f"{entry}: {plan.shared_bytes + static} bytes of shared memory; "
+            f"{where} allows {limits.shared_per_block_bytes}",
+            fix="use a smaller tile or fewer stages",
+        )
+    if resources is None:
+        return
+    most = resources.max_threads_per_block
+    if most is not None and threads > most:
+        raise UsageError(
+            f"{entry}: a block of {threads} threads; it is compiled for at most {most}",
+            fix="launch the block size that __launch_bounds__ names",
+        )
+    if resources.registers is not None:
+        # A warp gets registers in units; the whole block must fit into one SM.
+        unit = limits.register_allocation_unit
+        per_warp = -(-resources.registers * 32 // unit) * unit
+        if per_warp * -(-threads // 32) > limits.registers_per_sm:
+            raise UsageError(
+                f"{entry}: {threads} threads of {resources.registers} registers; "
+                f"{where} has {limits.registers_per_sm} an SM",
+                fix="use smaller blocks, or __launch_bounds__",
+            )

@@ -1,0 +1,84 @@
+"""What passes between a device and its users: arrays, kernels, reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from gpulab.registry import NumbaBuild, Param, RawBuild
+from gpulab.runtime.resources import Resources
+
+POISONS = (0xA5, 0x5A)
+"""The two byte patterns outputs are filled with before a run (two colours, both finite)."""
+
+
+@dataclass(frozen=True)
+class DeviceArray:
+    """A row-major array in device memory; ``handle`` belongs to the device that made it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    handle: Any
+    name: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class PtxBuild:
+    """PTX made elsewhere, to be launched as it is.
+
+    Args:
+        ptx: the text.
+        entry: the kernel's name in it.
+        abi: how arrays are passed: ``c`` as pointers, ``numba`` as Numba's array structures.
+    """
+
+    ptx: str
+    entry: str
+    abi: Literal["c", "numba"] = "c"
+
+
+Build = RawBuild | NumbaBuild | PtxBuild
+
+
+@dataclass(frozen=True)
+class Function:
+    """A built kernel: its entry, parameters and a device-specific ``handle``.
+
+    Args:
+        entry: the name people know it by.
+        params: its parameter list.
+        handle: belongs to the device that built it.
+        build: what it was built from.
+        measure: finds out what it uses; asked at most once.
+        ptx: the PTX that it was assembled from.
+    """
+
+    entry: str
+    params: tuple[Param, ...]
+    handle: Any
+    build: Build
+    measure: Callable[[], Resources | None]
+    ptx: str
+
+    @cached_property
+    def resources(self) -> Resources | None:
+        """Registers, spills, shared memory; None where nothing here can assemble the PTX."""
+        return self.measure()
+
+
+@dataclass
+class LaunchReport:
+    """What a launch tells beside its outputs: counters (emulated) and printf text."""
+
+    counters: dict[str, Any] | None = None
+    printed: str = ""
+    notes: list[str] = field(default_factory=list)
