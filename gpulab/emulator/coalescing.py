@@ -42,10 +42,21 @@ Rows = NDArray[np.int64]
 Active = NDArray[np.bool_] | None
 
 
-def warp_rows(access: Access) -> tuple[Rows, Active, int]:
+def columns_of(access: Access) -> int:
+    """1 where addresses and mask are alike in all blocks (shape (T, 1)), else the block count."""
+    mask = None if access.lanes.everyone else access.lanes.mask
+    wide: int = np.atleast_2d(access.address).shape[1]
+    return max(wide, 1 if mask is None else np.atleast_2d(mask).shape[1])
+
+
+def warp_rows(access: Access, columns: int | None = None) -> tuple[Rows, Active, int]:
     """The access as rows of one warp each.
 
-    Blocks whose addresses and mask do not differ (shape (T, 1)) are worked out once.
+    Blocks that do not differ are worked out once.
+
+    Args:
+        access: the access.
+        columns: at least ``columns_of``; that by default.
 
     Returns:
         addresses int64[R, 32]; active bool[R, 32] (None = all); how many warps a row stands for.
@@ -53,7 +64,7 @@ def warp_rows(access: Access) -> tuple[Rows, Active, int]:
     lanes = access.lanes
     address, mask = np.atleast_2d(access.address), lanes.mask
     mask = None if mask is None or lanes.everyone else np.atleast_2d(mask)
-    columns = max(address.shape[1], 1 if mask is None else mask.shape[1])
+    columns = columns or columns_of(access)
     rows = _to_rows(address, lanes, columns)
     if mask is None and lanes.threads % WARP == 0:
         return rows, None, len(lanes.blocks) // columns

@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.emulator.coalescing import SECTOR, sectors, warp_rows, wavefronts
+from gpulab.emulator.arrivals import of_mbarrier
+from gpulab.emulator.coalescing import (
+    SECTOR,
+    Active,
+    columns_of,
+    sectors,
+    warp_rows,
+    wavefronts,
+)
 from gpulab.emulator.observe import Access, Lanes, LaunchInfo, Location, Observer, Scope
 from gpulab.emulator.opclass import CLASSES, classify, matrix_product
 
@@ -87,6 +95,7 @@ class Counters(Observer):
         """Start from zero."""
         self._n: Counter[str] = Counter()
         self._opcodes: Counter[str] = Counter()
+        self._copied: list[Access] = []
 
     def instruction(self, opcode: str, lanes: Lanes, location: Location) -> None:
         """Count one executed instruction."""
@@ -123,9 +132,13 @@ class Counters(Observer):
 
     def access(self, access: Access) -> None:
         """Count one memory instruction."""
-        if access.lanes.count == 0 or access.phase == "land":
+        if access.lanes.count == 0 or access.phase == "land" or of_mbarrier(access):
             return
-        if access.space == "global":
+        if access.phase == "issue":
+            self._copy(access)
+        elif access.space == "global" and access.asynchronous:
+            self._copied.append(access)
+        elif access.space == "global":
             self._global(access)
         elif access.space == "shared":
             self._shared(access)
@@ -136,11 +149,7 @@ class Counters(Observer):
         rows, active, weight = warp_rows(access)
         touched, requests = sectors(rows, active) * weight, access.lanes.warps
         moved = access.nbytes * access.lanes.count
-        if access.asynchronous:
-            self._n["async_copy_requests"] += requests
-            self._n["async_copy_sectors"] += touched
-            self._n["async_copy_bytes"] += moved
-        elif access.kind == "atomic":
+        if access.kind == "atomic":
             self._n["global_atomic_requests"] += requests
             self._n["global_atomic_sectors"] += touched
         else:
@@ -155,19 +164,34 @@ class Counters(Observer):
             self._n["shared_atomic_requests"] += requests
             return
         rows, active, weight = warp_rows(access)
-        load, copy = kind == "load", access.phase == "issue"
-        passes, conflicts = wavefronts(rows, active, access.nbytes, load=load, coalesce=not copy)
-        if copy:
-            self._n["smsp__inst_executed_op_ldgsts.sum"] += requests
-            self._n["async_copy_wavefronts"] += passes * weight
-            self._n["async_copy_bank_conflicts"] += conflicts * weight
-            return
+        load = kind == "load"
+        passes, conflicts = wavefronts(rows, active, access.nbytes, load=load)
         if access.opcode.startswith("ldmatrix"):
             self._n["smsp__inst_executed_op_ldsm.sum"] += requests
         self._n[f"shared_{kind}_requests"] += requests
         self._n[_WAVEFRONTS.format(kind)] += passes * weight
         self._n[_CONFLICTS.format("ld" if load else "st")] += conflicts * weight
         self._n[f"shared_{kind}_bytes"] += access.nbytes * access.lanes.count
+
+    def _copy(self, issued: Access) -> None:
+        """An asynchronous copy: what its lanes read, told just before, and where they write."""
+        rows, active, weight = warp_rows(issued)
+        passes, conflicts = wavefronts(rows, active, issued.nbytes, load=False, coalesce=False)
+        self._n["smsp__inst_executed_op_ldgsts.sum"] += issued.lanes.warps
+        self._n["async_copy_requests"] += issued.lanes.warps
+        self._n["async_copy_wavefronts"] += passes * weight
+        self._n["async_copy_bank_conflicts"] += conflicts * weight
+        read, self._copied = self._copied, []
+        self._n["async_copy_bytes"] += sum(part.nbytes * part.lanes.count for part in read)
+        if read:
+            columns = max(columns_of(part) for part in read)
+            parts = [warp_rows(part, columns) for part in read]
+            every = np.concatenate([part[0] for part in parts], axis=1)
+            live: Active = None
+            if any(part[1] is not None for part in parts):
+                whole = np.ones(parts[0][0].shape, np.bool_)
+                live = np.concatenate([whole if p[1] is None else p[1] for p in parts], axis=1)
+            self._n["async_copy_sectors"] += sectors(every, live) * parts[0][2]
 
     def end(self) -> dict[str, Any]:
         """All counters; every fixed key is there, zero where nothing happened."""

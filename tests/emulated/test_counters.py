@@ -223,6 +223,19 @@ def test_cp_async_counts_apart_and_every_lane_of_its_writes() -> None:
     assert found[ST] == 0
 
 
+def test_a_copy_of_part_of_its_lanes_is_one_request() -> None:
+    # Lanes 0 to 7 read 16 bytes each, lane 8 only 4 (byte by byte), the others nothing.
+    opcode = "cp.async.ca.shared.global"
+    whole = Access("global", "load", 16 * LANE, 16, lanes_of(T, range(8), [0] * 8), opcode)
+    rest = [
+        Access("global", "load", 16 * LANE + k, 1, lanes_of(T, [8], [0]), opcode) for k in range(4)
+    ]
+    issue = shared(16 * LANE, 16, "store", opcode=opcode, phase="issue")
+    found = count(whole, *rest, issue)
+    assert (found["async_copy_requests"], found["async_copy_sectors"]) == (1, 5)
+    assert found["async_copy_bytes"] == 8 * 16 + 4
+
+
 def test_instructions_divergence_and_barriers() -> None:
     counters = Counters()
     counters.begin(LaunchInfo("k", (2, 1, 1), (48, 1, 1), 0))
