@@ -141,3 +141,11 @@ def test_the_corpus_is_whole() -> None:
         assert case.lines(case.fault), f"{case.label} marks no line"
         assert bool(case.tool) != bool(case.reason)
     assert not any(case.lines() for case in TWINS)
+
+
+def test_the_page_shows_what_is_said_today() -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+    import update_faults
+
+    text = update_faults.PAGE.read_text()
+    assert update_faults.page(text) == text, "run scripts/update_faults.py"

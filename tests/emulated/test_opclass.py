@@ -1,6 +1,13 @@
 """Classes of opcodes, and what matrix instructions multiply."""
 
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+import update_counters
 
 from gpulab.emulator.opclass import CLASSES, classify, matrix_product
 
@@ -57,3 +64,8 @@ def test_matrix_product(opcode: str, product: tuple[int, str] | None) -> None:
 def test_classes(opcode: str, wanted: str) -> None:
     assert classify(opcode) == wanted
     assert wanted in CLASSES
+
+
+def test_the_page_lists_every_counter() -> None:
+    text = update_counters.PAGE.read_text()
+    assert update_counters.page(text) == text, "run scripts/update_counters.py"
