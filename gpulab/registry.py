@@ -98,6 +98,8 @@ class Variant:
         min_capability: lowest capability that executes it.
         instructions: ``(capability, name)`` pairs, ascending: the tensor-core instruction used
             from that capability on, in the spelling of ``numerics.tensorcore``; empty = CUDA cores.
+        contract: name of the rounding contract it declares, where the op has several
+            (``fp32-sum``, ``rounded-sum``); empty: the op's only one.
         lesson: wrong on purpose; judged by the op's contract, which it must FAIL.
         note: one sentence shown with the row.
     """
@@ -107,6 +109,7 @@ class Variant:
     output: str
     min_capability: Capability = (7, 5)
     instructions: tuple[tuple[Capability, str], ...] = ()
+    contract: str = ""
     lesson: bool = False
     note: str = ""
 

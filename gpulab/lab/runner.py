@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab import ops
 from gpulab.errors import UsageError
 from gpulab.ops.base import RunResult
 from gpulab.registry import Case, Dims, LaunchPlan, Param
@@ -69,9 +70,9 @@ class KernelRunner:
         """Check the arguments once; what is returned starts the kernel each time it is called."""
         spec = self.case.spec
         if self.function is not None and self.plan is not None:
+            values = {**self.dims, **ops.get(spec.op).scalars(self.case.variant, self.dims)}
             args: list[DeviceArray | int | float] = [
-                arrays[p.name] if p.role in ("in", "out") else self.dims[p.name]
-                for p in self.params
+                arrays[p.name] if p.role in ("in", "out") else values[p.name] for p in self.params
             ]
             return self.device.bind(self.function, self.plan, args)
         if spec.run is None:

@@ -60,6 +60,9 @@ class Op(Protocol):
     def terms(self, dims: Dims) -> int:
         """Terms summed for one output element: the K of the gates."""
 
+    def scalars(self, variant: VariantLike, dims: Dims) -> Mapping[str, float]:
+        """Values of the kernels' ``scalar`` parameters by name (``eps``, ``ignore_index``)."""
+
     def flops(self, dims: Dims) -> int:
         """Floating-point operations."""
 

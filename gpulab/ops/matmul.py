@@ -48,6 +48,10 @@ class Matmul:
         """K."""
         return int(dims["k"])
 
+    def scalars(self, variant: VariantLike, dims: Dims) -> dict[str, float]:
+        """None."""
+        return {}
+
     def flops(self, dims: Dims) -> int:
         """2 m n k."""
         return 2 * int(dims["m"]) * int(dims["n"]) * int(dims["k"])
