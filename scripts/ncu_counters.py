@@ -172,7 +172,10 @@ def profile(expected: list[Work]) -> list[dict[str, float]]:
             "base",
         ]
         command += ["--log-file", str(log), "--metrics", ",".join(metrics)]
-        command += ["--kernel-name", f"regex:{'|'.join(sorted({w.symbol for w in expected}))}"]
+        # Mangled names hold the identifier whoever compiled the kernel, and nothing is cut off.
+        symbols = "|".join(sorted({work.symbol for work in expected}))
+        command += ["--kernel-name-base", "mangled", "--print-kernel-base", "mangled"]
+        command += ["--kernel-name", f"regex:.*({symbols}).*"]
         command += [sys.executable, __file__, "--child"]
         try:
             done = subprocess.run(
