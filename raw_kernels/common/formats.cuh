@@ -13,7 +13,11 @@
 
 inline float to_float(float x) { return x; }
 inline float to_float(__half x) { return __half2float(x); }
-inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+// bf16 is the upper half of fp32.
+inline float to_float(__nv_bfloat16 x) {
+    return __uint_as_float((unsigned)__bfloat16_as_ushort(x) << 16);
+}
 
 // e5m2 is the upper byte of fp16.
 inline float to_float(__nv_fp8_e5m2 x) {

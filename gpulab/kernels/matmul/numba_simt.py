@@ -5,14 +5,15 @@ are unsigned (a signed one is checked for being negative), so that the inner loo
 every shared address is a base plus a constant; the tiles are aligned to 16 bytes, so that one load
 brings four elements of a row of A; the multiply-add is an explicit ``fma`` on float32 values (a
 Python float would make them float64). bf16 and fp8 arrive as codes and are decoded in the kernel,
-which works on every card and needs no Numba type of theirs.
+which works on every card and needs no Numba type of theirs; where one instruction converts a code,
+it is that instruction, so that the loop stays short enough to be unrolled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,17 +24,43 @@ from gpulab.registry import Capability, Dims, KernelSpec, NumbaBuild, Variant, r
 Function = Callable[..., Any]
 
 
-def _decoders() -> dict[str, Function]:
+def _instruction(text: str, constraints: str, result: Any, operand: Any) -> Function:
+    """One PTX instruction as a function of one value.
+
+    Args:
+        text: ``$0`` is the result, ``$1`` the operand.
+        constraints: ``=result,operand``: r for 32 bits, h for 16, f for float32.
+        result: its Numba type.
+        operand: its Numba type.
+    """
+    from llvmlite import ir
+    from numba.extending import intrinsic
+
+    def instruction(typing_context: Any, x: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            takes, gives = context.get_value_type(operand), context.get_value_type(result)
+            function = ir.InlineAsm(ir.FunctionType(gives, [takes]), text, constraints)
+            return builder.call(function, values)
+
+        return result(operand), generate
+
+    instruction.__name__ = text
+    return cast(Function, intrinsic(instruction))
+
+
+def _decoders(capability: Capability) -> dict[str, Function]:
     """From a stored code to float32, by format; exact for every code.
 
-    bf16 is the upper half of float32. The fp8 formats have float32's order of fields: their bits
-    are moved there and an exact power of two corrects the exponent bias, subnormals included.
+    bf16 is the upper half of float32 and e5m2 the upper byte of fp16, which an instruction
+    widens. e4m3 has an instruction from 8.9 on; before, its bits are moved into float32's fields
+    and an exact power of two corrects the exponent bias, subnormals included.
     """
-    from numba import float32, int32
+    from numba import float32, int32, uint16, uint32
     from numba.cuda import libdevice
 
     scale_e4m3 = np.float32(2.0 ** (127 - 7))
-    scale_e5m2 = np.float32(2.0 ** (127 - 15))
+    widen = _instruction("cvt.f32.f16 $0, $1;", "=f,h", float32, uint16)
+    pair = _instruction("cvt.rn.f16x2.e4m3x2 $0, $1;", "=r,h", uint32, uint16)
 
     def fp32(x: Any) -> Any:
         return x
@@ -44,7 +71,11 @@ def _decoders() -> dict[str, Function]:
     def bf16(code: Any) -> Any:
         return libdevice.int_as_float(int32(int32(code) << int32(16)))
 
-    def e4m3(code: Any) -> Any:
+    def e4m3_by_instruction(code: Any) -> Any:
+        # Two codes at a time; the upper one is zero.
+        return widen(uint16(pair(uint16(code))))
+
+    def e4m3_by_fields(code: Any) -> Any:
         magnitude = int32(code) & int32(0x7F)
         sign = (int32(code) & int32(0x80)) << int32(24)
         # The one NaN code is all ones, and float32 reads all ones as NaN.
@@ -52,13 +83,10 @@ def _decoders() -> dict[str, Function]:
         return libdevice.int_as_float(int32(sign | fields)) * scale_e4m3
 
     def e5m2(code: Any) -> Any:
-        magnitude = int32(code) & int32(0x7F)
-        sign = (int32(code) & int32(0x80)) << int32(24)
-        # Infinity and NaN: all ones in float32's exponent too, above the same mantissa.
-        top = int32(0x7F800000) if magnitude >= int32(0x7C) else int32(0)
-        return libdevice.int_as_float(int32(sign | top | magnitude << int32(21))) * scale_e5m2
+        return widen(uint16(uint16(code) << uint16(8)))
 
-    return {f.__name__: f for f in (fp32, fp16, bf16, e4m3, e5m2)}
+    e4m3 = e4m3_by_instruction if capability >= (8, 9) else e4m3_by_fields
+    return {"fp32": fp32, "fp16": fp16, "bf16": bf16, "e4m3": e4m3, "e5m2": e5m2}
 
 
 def _multiply_adds() -> dict[str, Function]:
@@ -74,7 +102,7 @@ def _multiply_adds() -> dict[str, Function]:
     return {"fp32": fp32, "fp16": fp16}
 
 
-def _make(variant: Variant) -> Function:
+def _make(variant: Variant, capability: Capability) -> Function:
     """The kernel for one variant, as a plain function over arrays of stored codes.
 
     Arguments: a (m, k), b (k, n), c (m, n) float32, row-major; m, n, k int32.
@@ -85,7 +113,7 @@ def _make(variant: Variant) -> Function:
     # Inlined before typing: a device function on its own would be compiled for the current card,
     # and there may be none.
     inline = cuda.jit(device=True, inline="always")
-    decoders = _decoders()
+    decoders = _decoders(capability)
     narrow = variant.accumulator == "fp16"
     # An fp16 sum takes fp16 elements as they are.
     load = inline(decoders["fp32" if narrow else variant.format])
@@ -124,7 +152,7 @@ def _make(variant: Variant) -> Function:
 
 def _build(variant: Variant, capability: Capability, dims: Dims) -> NumbaBuild:
     key = f"matmul_simt_{variant.format}_{variant.accumulator}_{TILE}"
-    return NumbaBuild(partial(_make, variant), key)
+    return NumbaBuild(partial(_make, variant, capability), key)
 
 
 register(
