@@ -133,5 +133,6 @@ def assemble(
     if (found := store.get(key)) is not None:
         return store.path(key) / "kernel.cubin", str(found[1]["log"])
     linked = nvjitlink.assemble(ptx, target, major=major, contract=contract, name=name)
-    store.put(key, {"kernel.cubin": linked.image}, {"log": linked.log, "name": name})
-    return store.path(key) / "kernel.cubin", linked.log
+    notes = {"log": linked.log, "name": name}
+    folder = cache.publish(store, key, {"kernel.cubin": linked.image}, notes)
+    return folder / "kernel.cubin", linked.log

@@ -25,6 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gpulab.errors import BuildError
 from gpulab.runtime import nvrtc, sources, toolkit
 from gpulab.runtime.nvrtc import Compiled
 from gpulab.runtime.toolkit import Capability, Toolkit
@@ -143,6 +144,31 @@ def default_store() -> Store:
     return _store(configured_folder())
 
 
+def publish(store: Store, name: str, files: Mapping[str, bytes], notes: Mapping[str, Any]) -> Path:
+    """Put an entry into a store, or for this run into a temporary one if that fails (disk full).
+
+    Returns:
+        The folder the files are in.
+
+    Raises:
+        BuildError: no folder can be written at all.
+    """
+    try:
+        store.put(name, files, notes)
+        return store.path(name)
+    except OSError as error:
+        _LOG.warning("cache folder %s: %s; kept for this run only", store.folder, error.strerror)
+    try:
+        spare = Store(_temporary())
+        spare.put(name, files, notes)
+    except OSError as error:
+        raise BuildError(
+            f"compiled code cannot be written: {error}",
+            fix="free some disk space, or export GPULAB_CACHE_DIR=/a/folder/you/can/write",
+        ) from None
+    return spare.path(name)
+
+
 @dataclass(frozen=True)
 class Stored:
     """A compilation and the file its cubin is in.
@@ -204,7 +230,6 @@ def compile_source(
     target = nvrtc.target_name(kit, capability, feature_target)
     options = nvrtc.options(kit, target, defines=defines, contract=contract)
     name = source_key(text, path, entry, options, kit)
-    cubin_path = store.path(name) / "kernel.cubin"
     if (found := store.get(name)) is not None:
         files, notes = found
         compiled = Compiled(
@@ -216,7 +241,7 @@ def compile_source(
             notes["log"],
             kit.version,
         )
-        return Stored(compiled, cubin_path, hit=True)
+        return Stored(compiled, store.path(name) / "kernel.cubin", hit=True)
     compiled = nvrtc.compile_text(
         text,
         str(path),
@@ -227,9 +252,10 @@ def compile_source(
         contract=contract,
         kit=kit,
     )
-    store.put(
+    folder = publish(
+        store,
         name,
         {"kernel.ptx": compiled.ptx.encode(), "kernel.cubin": compiled.cubin or b""},
         {"lowered": compiled.lowered, "log": compiled.log, "source": str(path), "entry": entry},
     )
-    return Stored(compiled, cubin_path, hit=False)
+    return Stored(compiled, folder / "kernel.cubin", hit=False)

@@ -67,18 +67,33 @@ def parse(log: str, lowered: str, ptx: str = "") -> Resources:
         spill, used = _SPILL.search(part), _USED.search(part)
         if spill is None or used is None:
             break
-        barriers, shared = _BARRIERS.search(part), _SHARED.search(part)
+        barriers = _BARRIERS.search(part)
         return Resources(
             registers=int(used[1]),
             stack_bytes=int(spill[1]),
             spill_store_bytes=int(spill[2]),
             spill_load_bytes=int(spill[3]),
-            shared_bytes=sum(int(n) for n in shared.groups() if n) if shared else 0,
+            shared_bytes=_static_shared(part, start[2]),
             barriers=int(barriers[1]) if barriers else 0,
             max_threads_per_block=_launch_bounds(ptx, lowered),
             warnings=tuple(m[0].strip() for m in _WARNING.finditer(log)),
         )
     raise BuildError(f"ptxas said nothing about {lowered}", log=log)
+
+
+def _static_shared(part: str, target: str) -> int:
+    """Shared memory of one entry, without what the system reserves.
+
+    ptxas names arrays declared inside the kernel; those at module scope (Numba's) are placed by the
+    linker, whose line counts the reserved KiB in on sm_90, and there alone.
+    """
+    by_ptxas, _, by_linker = part.partition("\ninfo ")
+    if found := _SHARED.search(by_ptxas):
+        return sum(int(n) for n in found.groups() if n)
+    found = _SHARED.search(by_linker)
+    total = sum(int(n) for n in found.groups() if n) if found else 0
+    reserved = 1024 if target.startswith("sm_90") else 0
+    return max(0, total - reserved)
 
 
 def _launch_bounds(ptx: str, lowered: str) -> int | None:

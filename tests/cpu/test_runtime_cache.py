@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from gpulab.errors import BuildError
 from gpulab.runtime import cache, nvrtc, sources, toolkit
 from gpulab.runtime.cache import Store, compile_source
 
@@ -190,6 +191,24 @@ def test_off_leaves_nothing_behind(tmp_path):
     folder = nvrtc.Path(done.stdout.strip())
     assert folder.name.startswith("gpulab-cache-")
     assert not folder.exists()
+
+
+def test_a_full_disk_is_said_and_the_code_is_kept_for_the_run(tree, store, monkeypatch, caplog):
+    real = Store.put
+
+    def put(self, *entry):
+        if self.folder == store.folder:
+            raise OSError(28, "No space left on device")
+        real(self, *entry)
+
+    monkeypatch.setattr(Store, "put", put)
+    with caplog.at_level(logging.WARNING, "gpulab.cache"):
+        made = compile_source("k.cu", "k", (8, 9), store=store)
+    assert "No space left" in caplog.text
+    assert made.cubin_path.read_bytes() == made.compiled.cubin
+    monkeypatch.setattr(Store, "put", lambda *a: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(BuildError, match="cannot be written"):
+        compile_source("k.cu", "k", (8, 9), store=store)
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_done_without(monkeypatch, tmp_path, caplog):

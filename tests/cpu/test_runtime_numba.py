@@ -104,6 +104,29 @@ def test_half_arithmetic_is_inline_in_one_ptx(capability):
     assert used.stack_bytes == 0  # operands are in registers, not passed through memory
 
 
+def tiles():
+    from numba import cuda, float32
+
+    def kernel(a, c, m, k):
+        first = cuda.shared.array((8, 16), float32)
+        second = cuda.shared.array(32, float32)
+        i = cuda.threadIdx.x
+        first[i % 8, i % 16] = a[i, 0]
+        second[i] = a[i, 1]
+        cuda.syncthreads()
+        c[i] = first[(i + 1) % 8, i % 16] + second[i ^ 1]
+
+    return kernel
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_shared_arrays_are_counted_without_what_the_system_reserves(capability, tmp_path):
+    code = assembly.prepare(
+        NumbaBuild(tiles, "tiles"), params("fp32"), capability, store=Store(tmp_path)
+    )
+    assert code.resources.shared_bytes == 4 * (8 * 16 + 32)
+
+
 def test_half_arithmetic_is_not_contracted_by_ptxas_either():
     made = compile_numba(NumbaBuild(half_axpy, "half"), params("fp16"), (8, 9))
     kept = nvjitlink.assemble(made.ptx, "sm_89", major=13)

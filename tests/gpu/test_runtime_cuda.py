@@ -270,6 +270,7 @@ def test_what_the_driver_says_agrees_with_ptxas(card, raw):
     )  # fmt: skip
     kernel, used = function.handle[1], function.resources
     assert used.registers == kernel.num_regs
-    assert used.shared_bytes == kernel.shared_size_bytes
+    # Where the system reserves a KiB of each block's memory the driver may count it in.
+    assert kernel.shared_size_bytes - used.shared_bytes in (0, 1024)
     assert used.stack_bytes == kernel.local_size_bytes
     assert used.max_threads_per_block == kernel.max_threads_per_block
