@@ -213,7 +213,8 @@ def _cupy() -> Finding:
         importlib.import_module("cupy.cublas")
     except ImportError as error:
         fix = toolkit.pip_extra(extra or f"cuda{built[0]}")
-        return Finding("CuPy", "warning", f"{detail}; no cuBLAS for the library rows: {error}", fix)
+        reason = str(error).strip().splitlines()[0]
+        return Finding("CuPy", "warning", f"{detail}; no cuBLAS for library rows: {reason}", fix)
     return Finding("CuPy", "ok", f"{detail}, with cuBLAS")
 
 
