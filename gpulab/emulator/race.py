@@ -9,7 +9,7 @@ What counts as a race:
   lists such pairs as information only). A later load is then compared with the last of them.
 * Atomics do not race with atomics, and strong loads and stores (``.relaxed``, ``.acquire``,
   ``.release``, ``.volatile``) do not race with those; an atomic and a plain access of different
-  threads do.
+  threads do. Volatile orders nothing: a volatile store to shared memory counts as a plain one.
 * Bytes on their way by ``cp.async`` belong to nobody until the copy is waited for: any access to
   them before, the issuing thread's own included, is a race with the copy.
 
@@ -206,8 +206,15 @@ class RaceDetector(Observer):
 
 
 def _strong(access: Access) -> bool:
-    """Whether a plain-looking load or store is a strong one."""
-    return access.kind != "atomic" and (access.order != "weak" or ".volatile" in access.opcode)
+    """Whether a load or store does not race with atomics.
+
+    In shared memory a volatile store is a plain one: that lanes which run in step may exchange
+    values through volatile variables is no longer true.
+    """
+    volatile = ".volatile" in access.opcode
+    if access.kind == "store" and access.space == "shared":
+        volatile = False
+    return access.kind != "atomic" and (access.order != "weak" or volatile)
 
 
 def _blocks_of(lanes: Lanes) -> Ints:

@@ -23,18 +23,25 @@ TWINS = [case for case in corpus.cases() if not case.fault]
 SPIN_BUDGET = 20_000
 
 
-def found(case: Case, *, sanitize: bool) -> GpulabError | None:
+CAPABILITIES = ((8, 9), (12, 0))
+"""NVRTC has one front end up to sm_90 and another one from sm_100."""
+
+
+def found(
+    case: Case, *, sanitize: bool, capability: tuple[int, int] = CAPABILITIES[0]
+) -> GpulabError | None:
     budget = SPIN_BUDGET if case.fault == "timeout" else None
     try:
-        corpus.emulate(case, sanitize=sanitize, budget=budget)
+        corpus.emulate(case, sanitize=sanitize, budget=budget, capability=capability)
     except (FaultError, KernelTimeoutError) as error:
         return error
     return None
 
 
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
 @pytest.mark.parametrize("case", BUGS, ids=lambda case: case.label)
-def test_bug_is_found_with_its_kind_and_line(case: Case) -> None:
-    error = found(case, sanitize=True)
+def test_bug_is_found_with_its_kind_and_line(case: Case, capability: tuple[int, int]) -> None:
+    error = found(case, sanitize=True, capability=capability)
     assert error is not None, "nothing was found"
     told = error.details
     kind = "timeout" if isinstance(error, KernelTimeoutError) else told["fault"]
@@ -124,9 +131,10 @@ WANTED: dict[str, Callable[[Case], list[NDArray[Any]]]] = {
 }
 
 
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
 @pytest.mark.parametrize("case", TWINS, ids=lambda case: case.label)
-def test_twin_runs_clean_and_right(case: Case) -> None:
-    outputs = corpus.emulate(case, sanitize=True)
+def test_twin_runs_clean_and_right(case: Case, capability: tuple[int, int]) -> None:
+    outputs = corpus.emulate(case, sanitize=True, capability=capability)
     if case.label not in WANTED:  # half of its output stays unwritten
         assert case.label == "divergent_barrier_ok"
         return

@@ -63,6 +63,15 @@ def test_a_volatile_load_still_races_with_a_plain_store() -> None:
         watch.do("load", 0, [1], opcode="ld.volatile.shared.u32")
 
 
+def test_volatile_is_for_other_blocks_not_for_other_lanes() -> None:
+    watch = Watch()
+    watch.do("store", 0, [0], space="global", blocks=[0], opcode="st.volatile.global.u32")
+    watch.do("load", 0, [0], space="global", blocks=[1], opcode="ld.volatile.global.u32")
+    watch.do("store", 0, [0], opcode="st.volatile.shared.u32")
+    with pytest.raises(FaultError):
+        watch.do("load", 0, [1], opcode="ld.volatile.shared.u32")
+
+
 CP = {"opcode": "cp.async.cg.shared.global", "nbytes": 16}
 
 

@@ -70,7 +70,9 @@ def offsets(base: Array, offset: int, origin: int) -> Array:
     if base.dtype.itemsize == 8:
         moved: Array = base.view(S64)
         return moved + np.int64(offset - origin)
-    return base.astype(S64) + np.int64(offset - origin)
+    # 32-bit addresses wrap: a register below zero and a positive offset meet inside the window.
+    low: Array = base.view(np.int32) if base.dtype.itemsize == 4 else base
+    return low.astype(S64) + np.int64(offset - origin)
 
 
 Loader = Callable[[Any, Instr, Mask | None, Array, int, int], list[Array]]
@@ -134,8 +136,10 @@ def load_from(
         )
         return found
     if space == "local":
-        found = state.local.load(state, instr, mask, offsets(base, offset, 0), width, count)
-        return found
+        own: list[Array] = state.local.load(
+            state, instr, mask, offsets(base, offset, 0), width, count
+        )
+        return own
     loaders: dict[str, Loader] = {
         "global": access.load,
         "shared": state.shared.load,

@@ -7,9 +7,11 @@ extern "C" __global__ void missing_syncwarp(const float* x, float* y)
     float sum = x[threadIdx.x];
     for (int distance = 16; distance > 0; distance /= 2) {
         part[warp][lane] = sum;  // BUG: race
+        asm volatile("" ::: "memory");  // orders the compiler, not the lanes
         if (lane < distance) {
             sum += part[warp][lane + distance];  // BUG: race
         }
+        asm volatile("" ::: "memory");
     }
     if (lane == 0) {
         y[warp] = sum;
