@@ -96,7 +96,8 @@ class _Pairs:
 
     def __getitem__(self, index: Array) -> Array:
         low, high = self.words[index], self.words[index + self.step]
-        return low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
+        word: Array = low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
+        return word
 
     def __setitem__(self, index: Array, value: Array) -> None:
         self.words[index] = (value & np.uint64(0xFFFFFFFF)).astype(np.uint32)

@@ -125,10 +125,10 @@ class Barriers:
             (count,) = counts
             if count is None:
                 live = np.broadcast_to(True if state.live is None else state.live, state.shape)
-                done = waiting.any(axis=0) & ~(live & ~waiting).any(axis=0)
+                done: Array = np.any(waiting, axis=0) & ~np.any(live & ~waiting, axis=0)
             else:
-                done = waiting.sum(axis=0) + self.arrived.get(ident, 0) >= count
-                done = done & waiting.any(axis=0)
+                enough: Array = waiting.sum(axis=0) + self.arrived.get(ident, 0) >= count
+                done = enough & np.any(waiting, axis=0)
             if not done.any():
                 continue
             if count is None:
@@ -202,7 +202,8 @@ class Barriers:
         """bar.red: combine the predicates of the block and write every lane's result."""
         state, executor = self.state, self.executor
         live = np.broadcast_to(True if state.live is None else state.live, state.shape)
-        true, all_of = np.zeros(state.shape, bool), np.zeros(state.shape, bool)
+        true: Array = np.zeros(state.shape, bool)
+        all_of: Array = np.zeros(state.shape, bool)
         for mask, value in parts:
             who = live if mask is None else mask
             true |= who & value
@@ -212,9 +213,9 @@ class Barriers:
         if form == "popc":
             result = true.sum(axis=0, dtype=np.uint32)[None, :]
         elif form == "or":
-            result = true.any(axis=0)[None, :]
+            result = np.any(true, axis=0)[None, :]
         else:
-            result = ~(all_of & ~true).any(axis=0)[None, :]
+            result = ~np.any(all_of & ~true, axis=0)[None, :]
         (target,) = destinations(instr)
         number = executor.compiler.numbers[target.name]
         old = executor.registers[number]

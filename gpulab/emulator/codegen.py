@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gpulab.emulator import values
 from gpulab.emulator.flow import Flow, Segment, destinations, sources
 from gpulab.emulator.ops.registry import Env, Op, build
@@ -128,7 +130,7 @@ class _Writer:
         if isinstance(operand, Imm):
             bits = operand.bits
             if operand.float_bits == 64 and kind == "f32":
-                bits = int(values.np.float32(values.constant(bits, "f64")[0, 0]).view("u4"))
+                bits = int(np.float32(values.constant(bits, "f64")[0, 0]).view("u4"))
             return self._constant(bits, self._plain_kind(kind, instr))
         if isinstance(operand, Sym):
             address = self.compiler.env.address(operand.name, instr) + operand.offset

@@ -101,8 +101,8 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
     if agree.all():
         return low
     at = np.flatnonzero(~agree)
-    terms = (np.broadcast_to(x, s.shape).flat[at].astype(F64) for x in (p, c))
-    low.flat[at] = _sum_f32(*terms, "rn")
+    term, addend = (np.broadcast_to(x, s.shape).flat[at].astype(F64) for x in (p, c))
+    low.flat[at] = _sum_f32(term, addend, "rn")
     return low
 
 
@@ -128,13 +128,13 @@ def mul_f32_mode(a: Array, b: Array, mode: str) -> Array:
 
 
 def div_f32_mode(a: Array, b: Array, mode: str) -> Array:
-    """``a / b`` in any rounding mode: the float64 quotient, made odd by the sign of its remainder."""
+    """``a / b`` in any rounding mode: the float64 quotient, safe odd by its remainder's sign."""
     if mode == "rn":
         return a / b
     a64, b64 = a.astype(F64), b.astype(F64)
     q = a64 / b64
     p, error = two_product(np.where(np.isfinite(q), q, 0.0), np.where(np.isfinite(b64), b64, 1.0))
-    remainder = (a64 - p) - error
+    remainder = np.where(np.isinf(b64), 0.0, (a64 - p) - error)
     return narrow(to_odd(q, remainder * np.sign(b64)), mode)
 
 
@@ -193,7 +193,8 @@ def _product_is_safe(a: Array, b: Array, p: Array) -> Array:
     """Where TwoProduct is exact: no overflow in the split, no underflow in the error."""
     size = np.abs(p)
     fits = (np.abs(a) < 2.0**900) & (np.abs(b) < 2.0**900) & (size < 2.0**1000)
-    return fits & ((size > 2.0**-900) | (a == 0) | (b == 0))
+    safe: Array = fits & ((size > 2.0**-900) | (a == 0) | (b == 0))
+    return safe
 
 
 def fma_f64_mode(a: Array, b: Array, c: Array, mode: str) -> Array:

@@ -48,6 +48,8 @@ class GlobalMemory:
     def __init__(self, track: bool = True) -> None:
         self.track = track
         self.size = 0
+        self.data: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.valid: NDArray[np.uint8] = np.empty(0, np.uint8)
         self.blocks: list[Block] = []
         self.starts: list[int] = []
         self._resize(1 << 20)

@@ -97,7 +97,8 @@ class LocalMemory:
 
     def _word(self, address: Array) -> Array:
         if address.size == 1:
-            return self.data[int(address[0, 0]) >> 2].copy()
+            words: Array = self.data[int(address[0, 0]) >> 2].copy()
+            return words
         return self.data.ravel().take((address >> 2) * self.lanes.size + self.lanes)
 
     def store(

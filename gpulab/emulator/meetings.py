@@ -25,7 +25,8 @@ def packed(mask: Mask, threads: int) -> Array:
     """A mask as one uint32 a warp, (W, 1, B or 1)."""
     rows = np.broadcast_to(mask, (threads, mask.shape[1]))
     bits = rows.reshape(-1, 32, mask.shape[1])
-    return np.where(bits, _WEIGHTS, np.uint32(0)).sum(axis=1, dtype=np.uint32)[:, None]
+    joined: Array = np.where(bits, _WEIGHTS, np.uint32(0)).sum(axis=1, dtype=np.uint32)[:, None]
+    return joined
 
 
 def spread(words: Array) -> Array:

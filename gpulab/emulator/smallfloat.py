@@ -68,7 +68,8 @@ def _table(form: Small) -> Array:
         value = np.where((exponent == top) & (mantissa != 0), np.nan, value)
     elif form.nan:
         value = np.where((code & 0x7F) == form.nan, np.nan, value)
-    return value.astype(F32)
+    single: Array = value.astype(F32)
+    return single
 
 
 _TABLES = {name: _table(form) for name, form in FORMATS.items() if form.bits <= 8}
@@ -131,7 +132,8 @@ def odd_f32(x: Array) -> Array:
     """float64 to float32, rounded to odd (for a further rounding to a half format)."""
     cut = exact.narrow(x, "rz")
     inexact = (cut.astype(F64) != x) & np.isfinite(x)
-    return (cut.view(U32) | inexact.astype(U32)).view(F32)
+    single: Array = (cut.view(U32) | inexact.astype(U32)).view(F32)
+    return single
 
 
 def encode(name: str, x: Array, mode: str = "rn", satfinite: bool = False) -> Array:

@@ -45,6 +45,7 @@ def _float_add(kind: str, to_zero: bool) -> Callable[..., Array]:
     return add
 
 
+choose: Callable[..., Array] = np.where
 UNSIGNED_OF = {"f32": np.uint32, "f64": np.uint64}
 
 
@@ -53,11 +54,11 @@ def _step(instr: Instr, name: str, word: str, space: str) -> Callable[..., Array
     if name == "exch":
         return lambda old, value: value
     if name == "cas":
-        return lambda old, expected, value: np.where(old == expected, value, old)
+        return lambda old, expected, value: choose(old == expected, value, old)
     if name == "inc":
-        return lambda old, top: np.where(old >= top, old.dtype.type(0), old + old.dtype.type(1))
+        return lambda old, top: choose(old >= top, old.dtype.type(0), old + old.dtype.type(1))
     if name == "dec":
-        return lambda old, top: np.where((old == 0) | (old > top), top, old - old.dtype.type(1))
+        return lambda old, top: choose((old == 0) | (old > top), top, old - old.dtype.type(1))
     if word in half.TYPES:
         form, pair = word.removesuffix("x2"), word.endswith("x2")
         if name != "add":

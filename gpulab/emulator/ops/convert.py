@@ -114,12 +114,11 @@ def _integer_to_float(instr: Instr, target: str, source: str, modes: tuple[str, 
         y = x.astype(F64)
         if not wide:
             return y
-        # The error of the conversion, from the integer remainder (2^64 and 2^63 do not fit back).
-        top = np.abs(y) >= (2.0**64 if x.dtype.kind == "u" else 2.0**63)
+        # The error, from the integer remainder; what rounded up to 2^64 (2^63) does not fit back.
+        top = y >= (2.0**64 if x.dtype.kind == "u" else 2.0**63)
         back = np.where(top, 0.0, y).astype(x.dtype)
         error = (x - back).view(np.int64).astype(F64)
-        error = np.where(top, -1.0, error)
-        return exact.to_odd(y, np.where(top & (y < 0), 0.0, error))
+        return exact.to_odd(y, np.where(top, -1.0, error))
 
     def run(x: Array) -> Array:
         if target == "f64":
@@ -232,7 +231,8 @@ def _packed(instr: Instr, target: str, source: str, modes: tuple[str, ...]) -> O
     def join(high: Array, low: Array) -> Array:
         dtype = DTYPE[out_kind]
         codes = [encode(small, clean(y), mode, satfinite).astype(dtype) for y in (low, high)]
-        return codes[0] | (codes[1] << dtype.type(step))
+        packed: Array = codes[0] | (codes[1] << dtype.type(step))
+        return packed
 
     if source == "f32":
         return simple(instr, join, ("f32", "f32"), out_kind)

@@ -29,7 +29,8 @@ def flush(x: Array) -> Array:
 def saturate(x: Array) -> Array:
     """Clamp to [0, 1]; NaN becomes +0."""
     one, zero = x.dtype.type(1), x.dtype.type(0)
-    return np.where(x > zero, np.minimum(x, one), zero)
+    clamped: Array = np.where(x > zero, np.minimum(x, one), zero)
+    return clamped
 
 
 def wrapped(
@@ -222,7 +223,7 @@ def float_extremum(base: str, nan: bool = False, xorsign: bool = False) -> Calla
         signs = np.signbit(a) ^ np.signbit(b) if xorsign else None
         if xorsign:
             a, b = np.abs(a), np.abs(b)
-        out = pick(a, b)
+        out: Array = pick(a, b)
         equal = a == b
         if equal.any():
             raw = np.dtype(f"u{a.dtype.itemsize}")

@@ -29,7 +29,8 @@ def multiply_high(a: Array, b: Array, kind: str) -> Array:
     if width < 8:
         wide = DTYPE[kind[0] + str(16 * width)]
         product = np.multiply(a, b, dtype=wide)
-        return (product >> wide.type(8 * width)).astype(DTYPE[kind])
+        result: Array = (product >> wide.type(8 * width)).astype(DTYPE[kind])
+        return result
     return _high64(a, b, kind)
 
 
@@ -39,11 +40,11 @@ def _high64(a: Array, b: Array, kind: str) -> Array:
     a0, a1, b0, b1 = ua & low, ua >> half, ub & low, ub >> half
     middle = a1 * b0 + ((a0 * b0) >> half)
     other = a0 * b1 + (middle & low)
-    high = a1 * b1 + (middle >> half) + (other >> half)
+    high: Array = a1 * b1 + (middle >> half) + (other >> half)
     if kind == "s64":
         zero = np.uint64(0)
         high = high - np.where(a.view(S64) < 0, ub, zero) - np.where(b.view(S64) < 0, ua, zero)
-        return high.view(S64)
+        high = high.view(S64)
     return high
 
 
@@ -53,7 +54,8 @@ def multiply_wide(kind: str) -> tuple[Callable[[Array, Array], Array], str]:
     dtype = DTYPE[wide]
 
     def function(a: Array, b: Array) -> Array:
-        return a.astype(dtype) * b.astype(dtype)
+        result: Array = a.astype(dtype) * b.astype(dtype)
+        return result
 
     return function, wide
 
@@ -63,7 +65,8 @@ def low24(kind: str) -> Callable[[Array, Array], Array]:
     shift = DTYPE[kind].type(8)
 
     def function(a: Array, b: Array) -> Array:
-        return ((a << shift) >> shift) * ((b << shift) >> shift)
+        result: Array = ((a << shift) >> shift) * ((b << shift) >> shift)
+        return result
 
     return function
 
@@ -88,6 +91,7 @@ def _carry(instr: Instr, kind: str) -> Op:
 
     def function(state: Any, _instr: Instr, mask: Any, a: Array, b: Array) -> Array:
         incoming = state.carry.astype(a.dtype) if uses else a.dtype.type(0)
+        out: Array
         if base == "add":
             first = a + b
             out = first + incoming
@@ -137,11 +141,12 @@ def product(instr: Instr, kind: str) -> Op:
 
 @family("mad")
 def _mad(instr: Instr, env: Env) -> Op:
-    kind = integer_kind(instr)
-    if kind is None:
+    found = integer_kind(instr)
+    if found is None:
         from gpulab.emulator.ops.floating import fused
 
         return fused(instr)
+    kind = found
     words = instr.modifiers
     only(instr, words, "lo", "hi", "wide", kind)
     if "wide" in words:
@@ -184,7 +189,8 @@ def divide(a: Array, b: Array) -> Array:
 
 def remainder(a: Array, b: Array) -> Array:
     """A - b * divide(a, b), with the sign of a."""
-    return a - b * divide(a, b)
+    result: Array = a - b * divide(a, b)
+    return result
 
 
 @family("div")

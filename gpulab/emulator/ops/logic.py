@@ -49,9 +49,9 @@ def _shift(instr: Instr, env: Env) -> Op:
     last = np.uint32(bits - 1)
 
     def function(a: Array, n: Array) -> Array:
-        inside = ufunc(a, np.minimum(n, last).astype(dtype))
-        if dtype.kind == "i":
-            return inside  # the sign fills everything from bits - 1 on
+        inside: Array = ufunc(a, np.minimum(n, last).astype(dtype))
+        if dtype.kind == "i":  # the sign fills everything from bits - 1 on
+            return inside
         return np.where(n > last, dtype.type(0), inside)
 
     return simple(instr, function, (kind, "u32"), kind)

@@ -70,8 +70,11 @@ def _mbarrier(instr: Instr, env: Env) -> Op:
             (word,) = state.shared.load(state, instr, mask, address, 8, 1)
             phase = word >> np.uint64(63)
             if "parity" in words:
-                return phase != (token & np.uint32(1)).astype(np.uint64)
-            return phase != token >> np.uint64(63)
+                token_phase = (token & np.uint32(1)).astype(np.uint64)
+            else:
+                token_phase = token >> np.uint64(63)
+            other: Array = phase != token_phase
+            return other
 
         return Op(waited, (kind, token_kind), ("p",), (base, *operands), results, context=True)
     reads = tuple("u32" for _ in operands)

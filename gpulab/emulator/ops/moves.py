@@ -88,7 +88,7 @@ def _selp(instr: Instr, env: Env) -> Op:
             a, b = as_raw(a), as_raw(b)
         return np.where(p, a, b)
 
-    a, b, p = instr.operands[1:]
+    a, b, _ = instr.operands[1:]
     typed = kind_of(instr.modifiers[-1])
     reads = tuple("*" if isinstance(o, Reg) else typed for o in (a, b))
     return simple(instr, function, (*reads, "p"), "*" if "*" in reads else typed)
@@ -136,8 +136,8 @@ def comparison(name: str, floating: bool) -> Callable[[Array, Array], Array]:
             return lambda a, b: ~((a < b) | (a > b))
         ufunc = _COMPARE[opposite]
         return lambda a, b: ~ufunc(a, b)
-    found = _COMPARE[name]
-    return found
+    plain: Callable[[Array, Array], Array] = _COMPARE[name]
+    return plain
 
 
 _COMBINE: dict[str, Any] = {
@@ -253,6 +253,7 @@ def _isspacep(instr: Instr, env: Env) -> Op:
     wanted = {"const": "global", "param": "global"}.get(space, space)
 
     def function(a: Array) -> Array:
-        return spaces.window(a) == spaces.WINDOWS[wanted]
+        inside: Array = spaces.window(a) == spaces.WINDOWS[wanted]
+        return inside
 
     return simple(instr, function, ("u64",), "p")

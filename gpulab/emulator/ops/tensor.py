@@ -38,7 +38,7 @@ from gpulab.numerics import tensorcore
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "e2m3": 8, "e3m2": 8, "e2m1": 8,
          "s8": 8, "u8": 8}  # fmt: skip
-_CODES = {8: U8, 16: U16, 32: U32}
+_CODES: dict[int, np.dtype[Any]] = {8: U8, 16: U16, 32: U32}
 _WHOLE_WARP = np.full((1, 1), 0xFFFFFFFF, np.uint32)
 
 
@@ -184,7 +184,8 @@ def _operand(registers: list[Array], form: Form, rows: int) -> Array:
         for i in range(each):
             part = lanes if each == 1 else lanes >> np.uint32(form.bits * i)
             np.copyto(out[r // halves, :, i, r % halves], part, casting="unsafe")
-    return out.reshape(form.k, rows, warps * columns).transpose(2, 1, 0)
+    codes: Array = out.reshape(form.k, rows, warps * columns).transpose(2, 1, 0)
+    return codes
 
 
 def _accumulator(registers: list[Array], form: Form) -> Array:

@@ -110,11 +110,14 @@ def _vote(instr: Instr, env: Env) -> Op:
         yes = yes & here
         if form == "ballot":
             return yes
+        verdict: Array
         if form == "any":
-            return yes != 0
-        if form == "all":
-            return yes == here
-        return (yes == here) | (yes == 0)
+            verdict = yes != 0
+        elif form == "all":
+            verdict = yes == here
+        else:
+            verdict = (yes == here) | (yes == 0)
+        return verdict
 
     (result,) = result_registers(instr, instr.operands[0])
     writes = "u32" if form == "ballot" else "p"
