@@ -7,7 +7,7 @@ load the cubins through CuPy and run under memcheck, racecheck, initcheck and sy
 run alone under the tool that can see it, the correct twins together under each tool. One JSON row
 a (kernel, tool). A tool agrees with the emulated device if both find the same kind on a line the
 source marks, or if neither finds anything; a twin counts only under a tool that has found a
-planted bug in this very session. Exit code 0: all agree; 1: some row does not; 7: no card or tool.
+planted bug in this very run. Exit code 0: all agree; 1: some row does not; 7: no card or tool.
 """
 
 from __future__ import annotations

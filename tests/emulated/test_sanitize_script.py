@@ -114,7 +114,7 @@ def models() -> dict[str, dict[str, Any]]:
 
 
 def outputs() -> dict[tuple[str, str], Output]:
-    """Outputs of a whole session in which every tool finds what it should."""
+    """Outputs of a whole run in which every tool finds what it should."""
     texts: dict[tuple[str, str], str] = {}
     for case in corpus.cases():
         if case.fault and case.tool:
@@ -141,7 +141,7 @@ def outputs() -> dict[tuple[str, str], Output]:
     }
 
 
-def test_a_whole_session_agrees() -> None:
+def test_a_whole_run_agrees() -> None:
     rows = sanitize_corpus.judge(outputs(), models(), shared=False)
     assert {row["agreement"] for row in rows if row["applies"]} == {True}
     for row in rows:
