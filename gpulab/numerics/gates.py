@@ -190,6 +190,12 @@ def rms_limit(spread: Spread, count: int) -> float:
     Twice the simulated rms. Where few elements are judged, or few of the simulated ones err at
     all, an honest kernel can exceed that by chance; the limit is then what Bernstein's inequality
     gives for the sum of squares at the probability ``RARE``, with the simulation's own moments.
+
+    Args:
+        spread: simulated errors.
+        count: elements judged, at least 1.
+
+    Source: A. Maurer and M. Pontil, "Empirical Bernstein Bounds", COLT 2009.
     """
     x = math.log(1.0 / RARE)
     cap = spread.largest**2
@@ -201,8 +207,6 @@ def rms_limit(spread: Spread, count: int) -> float:
         + (7 * cap * x / (3 * spread.count))
     )
     chance = upper + math.sqrt(2 * cap * upper * x / count) + cap * x / (3 * count)
-    if count * spread.count == 0:
-        return 0.0
     plain = RMS_FACTOR**2 * mean
     return math.sqrt(max(plain, chance))
 

@@ -97,11 +97,10 @@ def _scaled(contract: Contract, block: Block) -> Floats:
 
 
 def _flipped(contract: Contract, block: Block) -> Floats:
-    values = block.r1
-    flat: Floats = values.reshape(-1)
+    flat: Floats = block.r1.ravel().copy()
     at = _middle(np.abs(flat))
     flat[at] = -flat[at]
-    return flat.reshape(values.shape)
+    return flat.reshape(block.r1.shape)
 
 
 def _middle(magnitudes: Floats) -> int:

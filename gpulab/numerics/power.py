@@ -118,25 +118,29 @@ def certify(
     contract: Contract,
     evidence: Sequence[Evidence],
     standard: Sequence[Mutant] = mutants.STANDARD,
-    unwritten: bool = True,
+    thorough: bool = True,
 ) -> tuple[Certificate, ...]:
-    """Try every mutant on every input.
+    """Try every mutant, and an unwritten last row and column on the structure checks.
 
     Args:
         contract: what is judged.
         evidence: families and probes of the verdict.
         standard: the mutants.
-        unwritten: also try an unwritten last row and column on the structure checks.
+        thorough: on every input; else only until one input has failed the mutant.
     """
-    found = [_certificate(contract, evidence, mutant) for mutant in standard]
-    if unwritten and evidence:
+    found = [_certificate(contract, evidence, mutant, thorough) for mutant in standard]
+    if evidence:
         found += [_unwritten(contract, evidence[0].block, axis) for axis in (0, 1)]
     return tuple(found)
 
 
-def _certificate(contract: Contract, evidence: Sequence[Evidence], mutant: Mutant) -> Certificate:
+def _certificate(
+    contract: Contract, evidence: Sequence[Evidence], mutant: Mutant, thorough: bool
+) -> Certificate:
     tally = _Tally()
     for one in evidence:
+        if tally.caught and not thorough:
+            break
         refusal = mutant.refused(contract, one.block)
         if refusal is not None:
             tally.refusals.append(refusal)

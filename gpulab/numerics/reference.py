@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,8 @@ def reference(
     b0: NDArray[np.float32] | None = None,
     *,
     seed: int = 0,
-    full_products: int = FULL_PRODUCTS,
+    magnitudes: bool = True,
+    full_products: int | None = None,
 ) -> Reference:
     """R1, S and, with the originals, R0 of ``a @ b``.
 
@@ -111,19 +113,21 @@ def reference(
         a0: original float32 values of ``a``, or None where R0 is not needed.
         b0: original float32 values of ``b``.
         seed: of the sampled rows and columns.
-        full_products: limit above which rows and columns are sampled.
+        magnitudes: False leaves S zero, for exact probes that have no bound.
+        full_products: limit above which rows and columns are sampled; None: FULL_PRODUCTS.
     """
+    limit = FULL_PRODUCTS if full_products is None else full_products
     (m, k), n = a.shape, b.shape[1]
     whole_rows, whole_cols = np.arange(m, dtype=np.int64), np.arange(n, dtype=np.int64)
-    if m * n * k <= full_products:
-        patch = _patch(fmt, a, b, a0, b0, whole_rows, whole_cols)
+    if m * n * k <= limit:
+        patch = _patch(fmt, a, b, a0, b0, whole_rows, whole_cols, magnitudes)
         return Reference((m, n), (patch,), 1.0, f"all {m} x {n} elements")
     rng = np.random.Generator(np.random.PCG64(seed))
-    rows = lines(m, max(_FEWEST_LINES, full_products // (2 * n * k)), rng)
-    cols = lines(n, max(_FEWEST_LINES, full_products // (2 * m * k)), rng)
+    rows = lines(m, max(_FEWEST_LINES, limit // (2 * n * k)), rng)
+    cols = lines(n, max(_FEWEST_LINES, limit // (2 * m * k)), rng)
     patches = (
-        _patch(fmt, a, b, a0, b0, rows, whole_cols),
-        _patch(fmt, a, b, a0, b0, whole_rows, cols),
+        _patch(fmt, a, b, a0, b0, rows, whole_cols, magnitudes),
+        _patch(fmt, a, b, a0, b0, whole_rows, cols, magnitudes),
     )
     seen = len(rows) * n + m * len(cols) - len(rows) * len(cols)
     coverage = seen / (m * n)
@@ -142,9 +146,10 @@ def _patch(
     b0: NDArray[np.float32] | None,
     rows: NDArray[np.int64],
     cols: NDArray[np.int64],
+    magnitudes: bool,
 ) -> Patch:
     shape = (len(rows), len(cols))
-    r1, s = np.empty(shape), np.empty(shape, np.float32)
+    r1, s = np.empty(shape), np.zeros(shape if magnitudes else (1, 1), np.float32)
     shift = None
     originals = None
     if a0 is not None and b0 is not None and fmt != "fp32":
@@ -164,8 +169,9 @@ def _patch(
                 if originals is not None and right0 is not None and shift is not None:
                     original = _take(originals[0], rows[part[0]], 0).astype(np.float64)
                     shift[part] = original @ right0 - r1[part]
-                s[part] = np.abs(stored, out=stored) @ right_abs
-    return Patch(rows, cols, r1, s, shift)
+                if magnitudes:
+                    s[part] = np.abs(stored, out=stored) @ right_abs
+    return Patch(rows, cols, r1, np.broadcast_to(s, shape), shift)
 
 
 def _take(array: Stored, where: NDArray[np.int64], axis: int) -> Stored:
@@ -205,16 +211,20 @@ class Block:
         """Terms of one sum."""
         return int(self.a.shape[1])
 
-    @property
+    @cached_property
     def r1(self) -> Floats:
-        """Float64 over the stored inputs."""
+        """Float64 over the stored inputs; read-only."""
         with np.errstate(invalid="ignore"):
-            return self.a @ self.b
+            product: Floats = self.a @ self.b
+        product.flags.writeable = False
+        return product
 
-    @property
+    @cached_property
     def s(self) -> Floats:
-        """|A| |B|."""
-        return np.abs(self.a) @ np.abs(self.b)
+        """|A| |B|; read-only."""
+        product: Floats = np.abs(self.a) @ np.abs(self.b)
+        product.flags.writeable = False
+        return product
 
 
 _BLOCK_SIDE = 32

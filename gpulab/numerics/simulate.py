@@ -73,9 +73,9 @@ def sequential(a: Floats, b: Floats, accumulator: Format, every: int = 1) -> Flo
         return _sequential_f32(a, b)
     round_to = rounder(accumulator)
     total = np.zeros((a.shape[0], b.shape[1]))
-    for products in _products(a, b, every):
-        for step in range(0, products.shape[0], every):
-            with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
+        for products in _products(a, b, every):
+            for step in range(0, products.shape[0], every):
                 if every == 1:
                     total += products[step]
                 else:
@@ -86,7 +86,7 @@ def sequential(a: Floats, b: Floats, accumulator: Format, every: int = 1) -> Flo
 
 def _sequential_f32(a: Floats, b: Floats) -> Floats:
     total = np.zeros((a.shape[0], b.shape[1]), np.float32)
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+    with np.errstate(all="ignore"):
         for products in _products(a, b, 1):
             for product in products.astype(np.float32):
                 total += product
@@ -111,15 +111,13 @@ def rounder(fmt: Format) -> Callable[[Floats], Floats]:
     if fmt.name == "fp16":
 
         def half(values: Floats) -> Floats:
-            with np.errstate(over="ignore", under="ignore"):
-                return values.astype(np.float16).astype(np.float64)
+            return values.astype(np.float16).astype(np.float64)
 
         return half
     if fmt.name == "fp32":
 
         def single(values: Floats) -> Floats:
-            with np.errstate(over="ignore", under="ignore"):
-                return values.astype(np.float32).astype(np.float64)
+            return values.astype(np.float32).astype(np.float64)
 
         return single
     split = float(2 ** (52 - fmt.mantissa_bits) + 1)

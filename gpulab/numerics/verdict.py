@@ -211,6 +211,13 @@ class Judgement:
         """The weightiest reason; None for PASS."""
         return self.reasons[0] if self.reasons else None
 
+    def shows(self, mutant: str) -> bool:
+        """Whether a mistake can show at all on these inputs: its mutant is not a right kernel.
+
+        A lesson whose mistake cannot show (a half accumulator at K = 1) passes without being lost.
+        """
+        return all(c.status != "not applicable" for c in self.power if c.mutant == mutant)
+
     @property
     def contract_passed(self) -> bool:
         """The contract gate holds on every family."""

@@ -163,7 +163,7 @@ class Data:
             if probe is None:
                 return None
             a, b = probe.inputs["a"], probe.inputs["b"]
-            ref = reference.reference(fmt, a, b, seed=self.seed)
+            ref = reference.reference(fmt, a, b, seed=self.seed, magnitudes=not probe.finite)
             return ProbeData(probe, ref, reference.block(fmt, a, b, seed=self.seed))
 
         key = (make.__name__, *how.items(), fmt, self.contract.sum_bits)

@@ -12,6 +12,7 @@ from gpulab.numerics import gates, mutants, power, probes, structure
 from gpulab.numerics.contract import Contract
 from gpulab.numerics.inputs import MIN_ROUNDING_SHARE, Family, get_family
 from gpulab.numerics.power import Certificate, Evidence
+from gpulab.numerics.reference import Block
 from gpulab.numerics.simulate import to_output
 from gpulab.numerics.structure import POISONS, Finding
 from gpulab.numerics.verdict import FamilyResult, Judgement, ProbeResult, Reason
@@ -186,7 +187,7 @@ class Case:
                 if one.probe.name.startswith("exact"):
                     name = one.probe.name
                     evidence.append(power.probe_evidence(name, self.contract, one.block))
-            return power.certify(self.contract, evidence)
+            return power.certify(self.contract, evidence, thorough=self.effort == "full")
 
         key = (self.contract, tuple(self.families), self.effort, self.rests_on)
         return self.data.cached("power", *key, make=make)
@@ -197,13 +198,7 @@ class Case:
             spread = self.data.spread(family)
             return power.family_evidence(family.name, self.contract, block, spread)
         data, k = self.data.family(family), self.data.dims["k"]
-        original = self.data.op.make_inputs(
-            self.data.dims, family, self.contract.format, self.data.seed
-        )
-        a0, b0 = (original[name].astype(np.float64) for name in ("a", "b"))
-        r0 = a0[block.rows] @ b0[:, block.cols]
-        if self.contract.exact:
-            r0 = to_output(self.contract, block.r1)
+        r0 = self._block_r0(family, data, block)
         tolerance = gates.contract_tolerance(
             "matmul", self.contract.format, self.contract.output, k
         )
@@ -213,3 +208,16 @@ class Case:
             return [] if ok.all() else ["contract"]
 
         return Evidence(family.name, block, failed_by)
+
+    def _block_r0(self, family: Family, data: FamilyData, block: Block) -> Floats:
+        """R0 on a block; for integers R1 as int32 holds it."""
+        if self.contract.exact:
+            return to_output(self.contract, block.r1)
+        if data.reference.coverage == 1.0:
+            r0: Floats = data.reference.patches[0].r0[np.ix_(block.rows, block.cols)]
+            return r0
+        original = self.data.op.make_inputs(
+            self.data.dims, family, self.contract.format, self.data.seed
+        )
+        a0, b0 = original["a"][block.rows], original["b"][:, block.cols]
+        return a0.astype(np.float64) @ b0.astype(np.float64)

@@ -107,8 +107,9 @@ def measure(
         for band in bands(contract, data, values):
             _judge(sums, contract, tolerance, allowance, data.largest, band, family)
     atol = tolerance.rtol * data.largest
-    limit = None if spread is None else gates.rms_limit(spread, sums.rms.count)
-    rms = None if spread is None else sums.rms.rms
+    rms = limit = None
+    if spread is not None and sums.rms.count:
+        rms, limit = sums.rms.rms, gates.rms_limit(spread, sums.rms.count)
     if rms is not None and limit is not None and not rms <= limit:
         text = f"{family}: rms((got - R1) / S) = {rms:.3g}, limit {limit:.3g}"
         sums.reasons.setdefault("rms", Reason("rms", text, sums.error1.index, family))
