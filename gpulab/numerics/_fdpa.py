@@ -196,8 +196,6 @@ def _biased_exponents(c: NDArray[np.float32], half: bool) -> NDArray[np.int32]:
 def _wide(a: Operand, b: Operand, c: NDArray[Any], rule: Rule) -> NDArray[np.float32]:
     """The float64 carrier: every product, scale and sum is exact."""
     largest = _largest_exponent(a, b, Workspace()).astype(np.int64)
-    if a.narrow:
-        largest[largest == _DEAD_SUM] = 2 * NO_TERM
     left, right = a.values[:, :, None], b.values[:, None]
     products = (x.astype(np.float64) * y for x, y in zip(left, right, strict=True))
     return fuse(products, largest, c, rule)
@@ -213,7 +211,7 @@ def fuse(
 
     Args:
         terms: finite values (m, n, batch), each; may be overwritten.
-        largest: the largest exponent among the live ones, below NO_TERM where there is none.
+        largest: the largest exponent among the live ones; below -126 where there is none.
         c: finite addend (m, n, batch).
         rule: F (at most 45: the sums stay exact) and rounding.
     """

@@ -23,6 +23,4 @@ def integer(
         value = value + (left[:, :, k] @ right[:, k]).astype(np.int64)
         if rules.saturate:
             value = np.clip(value, bounds.min, bounds.max)
-        else:
-            value = value.astype(np.int32).astype(np.int64)
     return value.astype(np.int32).view(np.uint32)

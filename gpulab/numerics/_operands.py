@@ -101,7 +101,7 @@ def decode_operand(codes: NDArray[Any], row: Format, widen: Format | None = None
             infinite = magnitude == kind(row.max_code + 1)
             raw[infinite] = np.copysign(np.float32(np.inf), values[infinite])
         values[special] = 0
-        magnitude[special] = 0
+        magnitude[special] = 0  # its exponent would send the block to the wide carrier
     if widen is not None:
         return Operand(values, _exponents_of(values, widen), raw)
     narrow = row.bias <= _NARROW_LIMIT and row.max_exponent <= _NARROW_LIMIT

@@ -82,6 +82,7 @@ def how(a, b, d, k, n, f, short=False, through=False):
 
 
 CASES = list(cases())
+ROW = {ptx: "fp16" if ptx == "f16" else ptx for ptx in slow_dot.TYPES}
 BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "e2m3": 6, "e3m2": 6, "e2m1": 4}
 
 
@@ -96,7 +97,7 @@ def random_codes(rng, ptx, shape):
     kind, _ = slow_dot.TYPES[ptx]
     plain = rng.standard_normal(shape).astype(np.float32).astype(kind)
     plain = plain.view(dtype(ptx)).astype(np.uint64)
-    row = FORMATS["tf32" if ptx == "tf32" else {"f16": "fp16"}.get(ptx, ptx)]
+    row = FORMATS[ROW[ptx]]
     tiny = any_code % np.uint64(1 << (row.mantissa_bits + 1 + (13 if ptx == "tf32" else 0)))
     which = rng.random(shape)
     out = np.select([which < 0.02, which < 0.75, which < 0.85], [any_code, plain, tiny], 0)
@@ -122,7 +123,7 @@ def encoded(values, ptx):
 
 def aligned_terms(rng, ptx, shape):
     """Signed powers of two and their halves more, spread so that alignment cuts many of them."""
-    row = FORMATS[{"f16": "fp16"}.get(ptx, ptx)]
+    row = FORMATS[ROW[ptx]]
     reach = min(14, row.max_exponent - 1, -row.min_normal_exponent + 1)
     values = np.exp2(rng.integers(-reach, reach + 1, shape)) * rng.choice([1, 1.5, 1.25], shape)
     values *= rng.choice([-1, 1], shape)

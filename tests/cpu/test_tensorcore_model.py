@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import slow_dot
 from tensorcore_cases import (
-    ADA,
     CASES,
     H100,
-    RTX,
+    ROW,
     aligned_terms,
     dtype_sign,
     encoded,
@@ -20,8 +19,9 @@ from tensorcore_cases import (
     seeded,
 )
 
+from gpulab.formats import FORMATS
 from gpulab.numerics import _fdpa
-from gpulab.numerics.tensorcore import evaluate, mma, mma_block_scaled, model
+from gpulab.numerics.tensorcore import evaluate, mma, model
 
 
 def compare(got, a, b, c, rules):
@@ -67,6 +67,85 @@ def test_altered_models_equal_the_slow_model(result, fraction):
     a, b = random_codes(rng, "f16", (6, 16)), random_codes(rng, "f16", (16, 6))
     c = random_c(rng, d, (6, 6))
     compare(evaluate(altered, a, b, c), a, b, c, rules)
+
+
+@pytest.mark.parametrize("fraction", [8, 12])
+@pytest.mark.parametrize("ptx", ["e4m3", "e5m2"])
+def test_altered_fp8_through_fp16_equals_the_slow_model(ptx, fraction):
+    """Few fraction bits make the exponents that fp8 values have as fp16 visible."""
+    name = f"mma.sync.m16n8k32.f32.{ptx}.{ptx}.f32"
+    altered = replace(model(name, H100), fraction_bits=fraction)
+    rules = how(ptx, ptx, "f32", 32, 16, fraction, through=True)
+    rng = seeded(ptx, fraction)
+    a, b = (rng.integers(0, 128, shape, dtype=np.uint8) for shape in ((6, 32), (32, 6)))
+    a[:3], b[:, :3] = a[:3] % 16, b[:, :3] % 16  # small exponents and subnormals
+    c = random_c(rng, "f32", (6, 6))
+    compare(evaluate(altered, a, b, c), a, b, c, rules)
+
+
+@pytest.mark.parametrize(("name", "capability", "rules"), CASES)
+def test_an_idle_accumulator_equals_the_slow_model(name, capability, rules):
+    """Every product is zero, by one operand or both: C alone, of any size, goes through."""
+    rng = seeded("idle", name, capability)
+    k = rules["k"]
+    large_a, large_b = (FORMATS[ROW[rules[t]]].max_finite for t in ("a_type", "b_type"))
+    kind = np.uint16 if rules["d_type"] == "f16" else np.uint32
+    c = rng.integers(0, np.iinfo(kind).max, (2, 40), dtype=np.uint64).astype(kind)
+    c[:, :10] &= kind(np.iinfo(kind).max >> 8)  # small ones
+    for row, column in (([0, large_a], 0), (0, [0, large_b] * 20)):
+        a = encoded(np.full((k, 2), row).T, rules["a_type"])
+        b = encoded(np.full((k, 40), column), rules["b_type"])
+        compare(mma(a, b, c, name, capability), a, b, c, rules)
+
+
+@pytest.mark.parametrize("name", [n for n, _, r in CASES if r["d_type"] == "f16"][:6])
+def test_ties_of_half_results_are_decided_by_the_last_kept_bit(name):
+    """2^-25 is half of the smallest subnormal; a term at the edge of alignment decides."""
+    capability, rules = next((c, r) for n, c, r in CASES if n == name)
+    k = rules["k"]
+    rng = seeded("ties", name)
+    a, b = np.zeros((40, k)), np.zeros((k, 3))
+    a[:, 0], a[:, 1] = 2.0**-12, 2.0 ** -rng.integers(18, 24, 40)
+    b[0], b[1] = [2.0**-13, -(2.0**-13), 2.0**-10], 2.0 ** -rng.integers(18, 24, 3)
+    a, b = encoded(a, rules["a_type"]), encoded(b, rules["b_type"])
+    c = np.tile(np.array([0, 1, 0x8001], np.uint16)[:, None], (14, 3))[:40]
+    compare(mma(a, b, c, name, capability), a, b, c, rules)
+
+
+@pytest.mark.parametrize("ptx", ["bf16", "tf32"])
+def test_results_at_the_bottom_of_float32_equal_the_slow_model(ptx):
+    """Sums of products below 2^-149 that only together reach it; C zero, subnormal, or neither."""
+    rng = seeded("bottom", ptx)
+    name, k = (
+        ("mma.sync.m16n8k16.f32.bf16.bf16.f32", 16)
+        if ptx == "bf16"
+        else ("mma.sync.m16n8k8.f32.tf32.tf32.f32", 8)
+    )
+    rules = how(ptx, ptx, "f32", k, k, 25)
+    a = encoded(rng.choice([1, 1.5, -1], (12, k)) * 2.0 ** rng.integers(-78, -70, (12, 1)), ptx)
+    b = encoded(rng.choice([1, 1.25], (k, 12)) * 2.0 ** rng.integers(-80, -75, (k, 1)), ptx)
+    a[0], b[:, 0] = encoded([2.0**-76], ptx), encoded([2.0**-77], ptx)
+    c = rng.integers(0, 64, (12, 12)).astype(np.uint32)
+    c[::2] = 0
+    got = mma(a, b, c, name, H100)
+    compare(got, a, b, c, rules)
+    assert got[0, 0] == k // 16  # k products of 2^-153
+
+
+@pytest.mark.parametrize(("name", "capability", "rules"), CASES)
+def test_the_largest_sums_equal_the_slow_model(name, capability, rules):
+    """Every operand at its largest significand: the most carry bits a block can need."""
+    k = rules["k"]
+    a, b = (
+        encoded(np.full(shape, 2 - FORMATS[ROW[rules[t]]].eps), rules[t])
+        for shape, t in (((2, k), "a_type"), ((k, 2), "b_type"))
+    )
+    a[1] |= dtype_sign(rules["a_type"])
+    half = rules["d_type"] == "f16"
+    c = np.full((2, 2), 0x3FFF if half else 0x407FFFFF, np.uint16 if half else np.uint32)
+    compare(mma(a, b, c, name, capability), a, b, c, rules)
+    c[1] ^= c.dtype.type(1 << (15 if half else 31))
+    compare(mma(a, b, c, name, capability), a, b, c, rules)
 
 
 def test_results_that_overflow_or_underflow():
@@ -133,95 +212,8 @@ def test_the_fast_carrier_is_the_one_in_use(monkeypatch):
         a = encoded(rng.standard_normal((2, 16, rules["k"])), rules["a_type"])
         b = encoded(rng.standard_normal((2, rules["k"], 8)), rules["b_type"])
         a[0, :, 1:], b[1] = 0, 0
+        if rules["a_type"] == "bf16":
+            a[0, 0, 0] = 0x7FC0  # NaN
         kind = np.uint16 if rules["d_type"] == "f16" else np.uint32
         if rules["fraction"] <= 25:
             mma(a, b, np.zeros((2, 16, 8), kind), name, capability)
-
-
-# --- block scales ---
-
-
-def scale_values(codes, ptx):
-    out = []
-    for code in codes:
-        if ptx == "ue8m0":
-            out.append(slow_dot.NAN if code == 255 else (Fraction(1), int(code) - 127))
-        else:
-            number = slow_dot.value(int(code) & 0x7F, "e4m3")
-            if number == slow_dot.NAN:
-                out.append(number)
-            else:
-                e = slow_dot.exponent(number, -6) if number else -6
-                out.append((number / Fraction(2) ** e, e))
-    return out
-
-
-SCALED = [
-    ("mxf8f6f4", "1X", 32, 32, "ue8m0", a, b) for a, b in (("e4m3", "e5m2"), ("e2m3", "e2m1"))
-]
-SCALED += [
-    ("mxf4", "2X", 64, 32, "ue8m0", "e2m1", "e2m1"),
-    ("mxf4nvf4", "2X", 64, 32, "ue8m0", "e2m1", "e2m1"),
-    ("mxf4nvf4", "4X", 64, 16, "ue4m3", "e2m1", "e2m1"),
-]
-
-
-@pytest.mark.parametrize(("kind", "vector", "k", "per", "scale", "ta", "tb"), SCALED)
-def test_block_scales_equal_the_slow_model(kind, vector, k, per, scale, ta, tb):
-    shape = f"mma.sync.aligned.m16n8k{k}.row.col"
-    name = f"{shape}.kind::{kind}.block_scale.scale_vec::{vector}.f32.{ta}.{tb}.f32.{scale}"
-    assert model(name, RTX).verified == "assumed"
-    group, fraction = (1, 25) if k == 32 else (16, 35)
-    rules = {"a_type": ta, "b_type": tb, "group": group, "scale_block": per, "fraction": fraction}
-    rng = seeded(name)
-    for chain in (1, 2):
-        a = random_codes(rng, ta, (6, k * chain))
-        b = random_codes(rng, tb, (k * chain, 7))
-        c = random_c(rng, "f32", (6, 7))
-        c[0], a[1, : k // 2] = 0, 0
-        low, high = (97, 150) if scale == "ue8m0" else (0, 256)
-        sa = rng.integers(low, high, (6, k * chain // per), dtype=np.uint8)
-        sb = rng.integers(low, high, (k * chain // per, 7), dtype=np.uint8)
-        sa[5, 0] = 0xFF
-        got = mma_block_scaled(a, b, c, sa, sb, name, RTX)
-        for i, j in np.ndindex(6, 7):
-            total = c[i, j]
-            for s in range(chain):
-                ks, vs = slice(s * k, (s + 1) * k), slice(s * k // per, (s + 1) * k // per)
-                total = slow_dot.scaled_dot(
-                    a[i, ks],
-                    b[ks, j],
-                    total,
-                    scale_values(sa[i, vs], scale),
-                    scale_values(sb[vs, j], scale),
-                    rules,
-                )
-            assert int(got[i, j]) == total, (i, j)
-        assert (got[5] == 0x7FFFFFFF).all()
-
-
-# --- integers ---
-
-
-@pytest.mark.parametrize(("a_type", "b_type"), [("s8", "s8"), ("u8", "u8"), ("s8", "u8")])
-@pytest.mark.parametrize("saturate", [False, True])
-def test_integers_wrap_or_saturate(a_type, b_type, saturate):
-    rng = seeded(a_type, b_type)
-    suffix = ".satfinite" if saturate else ""
-    name = f"mma.sync.aligned.m16n8k32.row.col{suffix}.s32.{a_type}.{b_type}.s32"
-    a = rng.integers(0, 256, (5, 64), dtype=np.uint8)
-    b = rng.integers(0, 256, (64, 6), dtype=np.uint8)
-    a[0], b[:, 0] = 127, 127
-    c = rng.integers(-(2**31), 2**31, (5, 6)).astype(np.int32)
-    c[0, 0] = 2**31 - 5
-    got = mma(a, b, c.view(np.uint32), name, ADA).view(np.int32)
-    signed = [x.view(np.int8) if t == "s8" else x for x, t in ((a, a_type), (b, b_type))]
-    for i, j in np.ndindex(5, 6):
-        total = int(c[i, j])
-        for first in (0, 32):
-            for k in range(first, first + 32):
-                total += int(signed[0][i, k]) * int(signed[1][k, j])
-            if saturate:
-                total = min(max(total, -(2**31)), 2**31 - 1)
-            total = (total + 2**31) % 2**32 - 2**31
-        assert got[i, j] == total
