@@ -123,6 +123,8 @@ class Barriers:
             if len(counts) > 1:
                 self._refuse(here[1].instr, "threads wait at one barrier with different counts")
             (count,) = counts
+            if count is None and ident in self.arrived:
+                count = state.launch.threads  # met by threads that do not wait (bar.arrive)
             if count is None:
                 live = np.broadcast_to(True if state.live is None else state.live, state.shape)
                 done: Array = np.any(waiting, axis=0) & ~np.any(live & ~waiting, axis=0)

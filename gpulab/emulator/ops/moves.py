@@ -39,11 +39,11 @@ def _mov(instr: Instr, env: Env) -> Op:
     if isinstance(source, Vec):
         return _pack(instr, word)
     kind = kind_of(word)
-    # A register as wide as the type is handed on as it is, canonical or not.
-    if isinstance(source, Reg) and kind != "p":
-        declared = env.kernel.registers[source.name]
-        if declared != "pred" and BYTES[kind_of(declared)] == BYTES[kind]:
-            return Op(_same, ("*",), ("*",), (source,), result_registers(instr, target))
+    # Between registers as wide as the type the value is handed on as it is, canonical or not.
+    if isinstance(source, Reg) and isinstance(target, Reg) and kind != "p":
+        widths = [env.kernel.registers[r.name] for r in (source, target)]
+        if all(w != "pred" and BYTES[kind_of(w)] == BYTES[kind] for w in widths):
+            return Op(_same, ("*",), ("*",), (source,), (target,))
     return simple(instr, _same, (kind,), kind)
 
 

@@ -155,11 +155,8 @@ def whole_warps(state: Any, instr: Instr, mask: Mask | None) -> None:
     if mask is None:
         return
     words = packed(mask, state.shape[0])
-    if state.live is not None:
-        born = packed(state.live, state.shape[0])
-        partial = (words != 0) & (words != born)
-    else:
-        partial = (words != 0) & (words != np.uint32(0xFFFFFFFF))
+    existing = (np.arange(state.shape[0]) < state.launch.threads)[:, None]
+    partial = (words != 0) & (words != packed(existing, state.shape[0]))
     if partial.any():
         lanes = np.repeat(partial[:, 0], 32, axis=0) & mask
         t, b = state.first(lanes)
