@@ -142,7 +142,8 @@ def cost() -> str:
             c = np.zeros((warps, 16, 8), np.uint16 if rules.d_type == "f16" else np.uint32)
             work = partial(tensorcore.mma, a, b, c, name, capability)
             best = min(seconds(work) for _ in range(9))
-            cells.append(f"{best / (warps * 128 * rules.k) * 1e9:.2g}")
+            each = best / (warps * 128 * rules.k) * 1e9
+            cells.append(f"{each:.0f}" if each >= 10 else f"{each:.1f}")
         lines.append([f"`{name}`", ".".join(map(str, capability)), *cells])
     return table(["instruction", "on", *(f"{w} warp{'s' * (w > 1)}" for w in WARPS)], lines)
 
