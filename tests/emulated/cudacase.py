@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.emulator.machine import Machine
-from gpulab.runtime import nvrtc
+from gpulab.runtime import nvrtc, toolkit
 
 Array = NDArray[Any]
 Capability = tuple[int, int]
@@ -20,7 +20,11 @@ Capability = tuple[int, int]
 @lru_cache(maxsize=256)
 def ptx(source: str, capability: Capability, entry: str = "kernel", name: str = "case.cu") -> str:
     """PTX of a source text; line 1 of the text is line 1 of the file."""
-    return nvrtc.compile_text(source, name, entry, capability, cubin=False).ptx
+    kit = toolkit.default()
+    if "cooperative_groups" in source:  # that header includes others from folders of their own
+        more = ("cccl", "cooperative_groups/details")
+        kit = replace(kit, headers=(*kit.headers, *(f / m for f in kit.headers for m in more)))
+    return nvrtc.compile_text(source, name, entry, capability, cubin=False, kit=kit).ptx
 
 
 @dataclass

@@ -82,29 +82,35 @@ def _saturating(function: Callable[[Array, Array], Array]) -> Callable[[Array, A
 
 
 def _carry(instr: Instr, kind: str) -> Op:
-    """add.cc, addc, sub.cc, subc: the carry flag of the lanes lives in the state."""
-    base, uses = instr.base.rstrip("c") if instr.base != "subc" else "sub", instr.base[-1] == "c"
-    base = "add" if instr.base.startswith("add") else "sub"
-    sets = "cc" in instr.modifiers
-    only(instr, instr.modifiers, "cc", kind)
+    """add, sub and mad with carry in (``addc``) or out (``.cc``): one flag a lane, in the state."""
+    words, base = instr.modifiers, instr.base
+    only(instr, words, "cc", "lo", "hi", kind)
+    sets, uses = "cc" in words, base in ("addc", "subc", "madc")
     unsigned = "u" + kind[1:]
+    high = "hi" in words
 
-    def function(state: Any, _instr: Instr, mask: Any, a: Array, b: Array) -> Array:
+    def function(state: Any, _instr: Instr, _mask: Any, a: Array, b: Array, *c: Array) -> Array:
         incoming = state.carry.astype(a.dtype) if uses else a.dtype.type(0)
-        out: Array
-        if base == "add":
-            first = a + b
-            out = first + incoming
-            carry = (first < a) | (out < first)
-        else:
+        if c:
+            product = (
+                multiply_high(a.view(DTYPE[kind]), b.view(DTYPE[kind]), kind) if high else a * b
+            )
+            a, b = product.view(DTYPE[unsigned]), c[0]
+        if base.startswith("sub"):
             first = a - b
             out = first - incoming
             carry = (a < b) | (first < incoming)
+        else:
+            first = a + b
+            out = first + incoming
+            carry = (first < a) | (out < first)
         if sets:
             state.carry = carry
-        return out
+        result: Array = out
+        return result
 
-    return simple(instr, function, (unsigned, unsigned), unsigned, context=True)
+    reads = (unsigned,) * (3 if base.startswith("mad") else 2)
+    return simple(instr, function, reads, unsigned, context=True)
 
 
 def add_sub(instr: Instr, kind: str) -> Op:
@@ -121,7 +127,7 @@ def add_sub(instr: Instr, kind: str) -> Op:
     return simple(instr, function, (kind, kind), kind)
 
 
-@family("addc", "subc")
+@family("addc", "subc", "madc")
 def _addc(instr: Instr, env: Env) -> Op:
     return _carry(instr, instr.modifiers[-1].replace("b", "u"))
 
@@ -148,6 +154,8 @@ def _mad(instr: Instr, env: Env) -> Op:
         return fused(instr)
     kind = found
     words = instr.modifiers
+    if "cc" in words:
+        return _carry(instr, kind)
     only(instr, words, "lo", "hi", "wide", kind)
     if "wide" in words:
         multiply, wide = multiply_wide(kind)
