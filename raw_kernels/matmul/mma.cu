@@ -25,8 +25,9 @@ struct Fragments {
 };
 
 // Reads fragments of the warp's rows of A and columns of B. Which column of C the column g of an n-tile is, is
-// free as long as B and C agree: 16-bit operands take it as it comes; 8-bit ones interleave two n-tiles and
-// 32-bit ones four, since a lane gets neighbouring columns of a row of B together. See Columns.
+// free as long as B and C agree: 16- and 32-bit operands take it as it comes; 8-bit ones interleave two n-tiles,
+// since a lane gets neighbouring columns of a row of B together. See Columns. 32-bit operands are read word by
+// word, straight into the registers of a fragment: 16 bytes at once would have to be moved there.
 template <int kSize, class T>
 struct Reader {
     static constexpr int kBRowBytes = T::kBlockN * kSize;
@@ -44,9 +45,10 @@ struct Reader {
             row = (r & 1) + (r >> 1) * 4 + matrix % 2 * 2 + matrix / 2 * 16;
         } else {
             row = lane % 4;
-            chunk += lane / 4;
+            chunk += lane / 16;
         }
         b_lane = T::kABytes + row * kBRowBytes + ((chunk ^ swizzle_b<kSize>(row)) << 4);
+        if constexpr (kSize == 4) b_lane += lane / 4 % 4 * 4;
     }
 
     void read(Fragments<T>& to, unsigned stage, int step) const {
@@ -57,11 +59,10 @@ struct Reader {
         const unsigned rows = stage + step * (32 / kSize) * kBRowBytes;
         if constexpr (kSize == 4) {
 #pragma unroll
-            for (int i = 0; i < T::kNTiles; i += 4) {
+            for (int i = 0; i < T::kNTiles; ++i) {
 #pragma unroll
                 for (int word = 0; word < 2; ++word) {
-                    const uint4 w = ptx::load_shared_16(rows + b_lane + i * 32 + word * 4 * kBRowBytes);
-                    to.b[i][word] = w.x, to.b[i + 1][word] = w.y, to.b[i + 2][word] = w.z, to.b[i + 3][word] = w.w;
+                    to.b[i][word] = ptx::load_shared_4(rows + (b_lane ^ i * 32) + word * 4 * kBRowBytes);
                 }
             }
         } else {
@@ -86,14 +87,10 @@ struct Reader {
 // n-tile `tile`, and the run starts at column `column` of the warp's tile.
 template <int kSize>
 struct Columns {
-    static constexpr int kRun = kSize == 2 ? 2 : 4;
-    static int tile(int run, int x) {
-        return kSize == 2 ? run : kSize == 1 ? run * 2 + x % 2 : run / 2 * 4 + x;
-    }
-    static int e(int run, int x) { return kSize == 2 ? x : kSize == 1 ? x / 2 : run % 2; }
-    static int column(int run, int t) {
-        return kSize == 2 ? run * 8 + t * 2 : kSize == 1 ? run * 16 + t * 4 : run / 2 * 32 + t * 8 + run % 2 * 4;
-    }
+    static constexpr int kRun = kSize == 1 ? 4 : 2;
+    static int tile(int run, int x) { return kSize == 1 ? run * 2 + x % 2 : run; }
+    static int e(int run, int x) { return kSize == 1 ? x / 2 : x; }
+    static int column(int run, int t) { return kSize == 1 ? run * 16 + t * 4 : run * 8 + t * 2; }
 };
 
 // One aligned store of 8 or 16 bytes.

@@ -46,40 +46,7 @@ int swizzle_b(int row) {
     return kSize == 2 ? row & 7 : kSize == 4 ? (row & 3) * 2 : (row & 1) | ((row >> 1) & 6);
 }
 
-// One 16-byte chunk whose global address is only element-aligned, in units of `unit` bytes that divide the
-// pitch. The first `inside` elements exist; the rest is zero.
-template <class Element, bool kAsync>
-void copy_narrow(unsigned shared, const char* from, int inside, int unit) {
-    constexpr int kSize = sizeof(Element);
-    if (kAsync && unit >= 4) {
-        for (int byte = 0; byte < 16; byte += unit) {
-            const bool real = byte / kSize < inside;
-            if (unit == 8) {
-                ptx::cp_async_8(shared + byte, from + byte, real ? 8 : 0);
-            } else {
-                ptx::cp_async_4(shared + byte, from + byte, real ? 4 : 0);
-            }
-        }
-        return;
-    }
-    const Element* elements = reinterpret_cast<const Element*>(from);
-    uint4 chunk = {0, 0, 0, 0};
-    unsigned* words = &chunk.x;
-#pragma unroll
-    for (int i = 0; i < 16 / kSize; ++i) {
-        const unsigned bits = i < inside ? elements[i] : 0;
-        words[i * kSize / 4] |= bits << (i * kSize % 4 * 8);
-    }
-    ptx::store_shared_16(shared, chunk);
-}
-
-template <int kSize>
-struct Bits;
-template <> struct Bits<1> { using Type = unsigned char; };
-template <> struct Bits<2> { using Type = unsigned short; };
-template <> struct Bits<4> { using Type = unsigned; };
-
-// This thread's share of the copies global -> shared, slab after slab along k.
+// This thread's share of the copies global -> shared, slab after slab along k. kVector: 16 bytes at a time.
 template <int kSize, class T, bool kVector>
 struct Feed {
     static constexpr int kDepth = T::kSlabBytes / kSize;  // elements of k in a slab
@@ -95,9 +62,8 @@ struct Feed {
     const char *a, *b;                 // what the next copies read
     unsigned a_store, b_store;         // the same chunk's place in a stage
     int a_row, a_depth, b_row;         // and in the slab
-    int a_rows, b_cols, depth_left;    // rows, columns, k left from there on
-    int unit;                          // widest copy that divides both pitches
-    uint4 held[kVector && !T::kAsync ? kCopies : 1];
+    int a_rows, depth_left;            // rows and k left from there on
+    uint4 held[T::kAsync ? 1 : kCopies];
 
     // Turns to the first slab of the tile of C at (row, column).
     Feed(const Problem& p, int row, int column) {
@@ -111,34 +77,24 @@ struct Feed {
         a = p.a + (row + a_row) * a_pitch + a_depth * kSize;
         b = p.b + b_row * b_pitch + static_cast<long long>(column) * kSize;
         a_rows = p.m - row - a_row;
-        b_cols = p.n - column;
         depth_left = p.k;
         a_step = kARows * a_pitch;
         a_next = T::kSlabBytes - (kACopies - 1) * a_step;
         b_step = kBRows * b_pitch;
         a_store = a_row * T::kSlabBytes + ((thread % kAChunks ^ swizzle_a<T>(a_row)) << 4);
-        if (kVector && b_cols <= 0) b_row = 1 << 30;  // a column with no rows
-        unit = (a_pitch | b_pitch) % 8 == 0 ? 8 : (a_pitch | b_pitch) % 4 == 0 ? 4 : kSize;
+        if (column >= p.n) b_row = 1 << 30;  // a column with no rows
     }
 
-    // Copy i of the slab. `inside` counts the elements left in its row; whole chunks are in or out where the
-    // pitch is a multiple of 16 bytes.
+    // Copy i of the slab: whole chunks are in or out.
     void copy(int i, unsigned stage) {
         const int rows = i < kACopies ? i * kARows : (i - kACopies) * kBRows;
-        int inside;
-        if (i < kACopies) {
-            inside = rows < a_rows ? depth_left - a_depth : 0;
-        } else {
-            inside = rows < depth_left - b_row ? kVector ? 1 : b_cols : 0;
-        }
+        const bool inside = i < kACopies ? rows < a_rows && a_depth < depth_left : rows < depth_left - b_row;
         const char* from = i < kACopies ? a : b;
         const unsigned to = stage + (i < kACopies ? a_store + rows * T::kSlabBytes : b_store + rows * kBRowBytes);
-        if constexpr (!kVector) {
-            copy_narrow<typename Bits<kSize>::Type, T::kAsync>(to, from, inside, unit);
-        } else if constexpr (T::kAsync) {
-            ptx::cp_async_16(to, from, inside > 0 ? 16 : 0);
+        if constexpr (T::kAsync) {
+            ptx::cp_async_16(to, from, inside ? 16 : 0);
         } else {
-            held[i] = inside > 0 ? *reinterpret_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
+            held[i] = inside ? *reinterpret_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
         }
         if (i < kACopies) {
             a += i < kACopies - 1 ? a_step : a_next;
@@ -149,14 +105,9 @@ struct Feed {
 
     // Starts part `part` of the kParts that a slab's copies are spread over.
     void fetch(unsigned stage, int part) {
-        if constexpr (kVector) {
 #pragma unroll
-            for (int i = 0; i < kCopies; ++i) {
-                if (i * kParts / kCopies == part) copy(i, stage);
-            }
-        } else if (part == 0) {
-#pragma unroll 1
-            for (int i = 0; i < kCopies; ++i) copy(i, stage);
+        for (int i = 0; i < kCopies; ++i) {
+            if (i * kParts / kCopies == part) copy(i, stage);
         }
         if (part != kParts - 1) return;
         depth_left -= kDepth;
@@ -167,7 +118,7 @@ struct Feed {
     void settle(unsigned stage) {
         if constexpr (T::kAsync) {
             ptx::cp_async_wait<T::kStages - 2>();
-        } else if constexpr (kVector) {
+        } else {
 #pragma unroll
             for (int i = 0; i < kCopies; ++i) {
                 const int rows = (i - kACopies) * kBRows;
@@ -176,5 +127,102 @@ struct Feed {
                                      held[i]);
             }
         }
+    }
+};
+
+template <int kSize>
+struct Bits;
+template <> struct Bits<1> { using Type = unsigned char; };
+template <> struct Bits<2> { using Type = unsigned short; };
+template <> struct Bits<4> { using Type = unsigned; };
+
+// Rows start anywhere: 4 bytes at a time, neighbours to neighbouring threads, so that a warp's accesses are
+// dense. Asynchronous where every row starts on a multiple of 4 bytes, else element by element.
+template <int kSize, class T>
+struct Feed<kSize, T, false> {
+    static constexpr int kDepth = T::kSlabBytes / kSize, kParts = T::kSteps - 1;
+    static constexpr int kAWords = T::kSlabBytes / 4, kARows = T::kThreads / kAWords;
+    static constexpr int kBRowBytes = T::kBlockN * kSize, kBWords = kBRowBytes / 4;
+    static constexpr int kBRows = T::kThreads / kBWords;
+    static constexpr int kBatch = 4;  // copies whose reads are in flight together
+
+    const char *a, *b;  // the thread's word of the first row of the slab
+    long long a_pitch, b_pitch;
+    int a_rows, b_columns, depth_left;  // left from the tile's first row, the thread's first column, the slab on
+    bool whole;                         // words are in or out
+
+    Feed(const Problem& p, int row, int column) {
+        a_pitch = static_cast<long long>(p.k) * kSize;
+        b_pitch = static_cast<long long>(p.n) * kSize;
+        a = p.a + row * a_pitch;
+        b = p.b + static_cast<long long>(column) * kSize;
+        a_rows = p.m - row;
+        b_columns = p.n - column;
+        depth_left = p.k;
+        whole = (a_pitch | b_pitch) % 4 == 0;
+    }
+
+    static void copy(unsigned (&to)[kBatch], const char* (&from)[kBatch], int (&inside)[kBatch], bool whole) {
+        if (T::kAsync && whole) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) ptx::cp_async_4(to[i], from[i], inside[i] > 0 ? 4 : 0);
+            return;
+        }
+        unsigned words[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            using Element = typename Bits<kSize>::Type;
+            const Element* elements = reinterpret_cast<const Element*>(from[i]);
+            words[i] = 0;
+#pragma unroll
+            for (int e = 0; e < 4 / kSize; ++e) {
+                if (e < inside[i]) words[i] |= static_cast<unsigned>(elements[e]) << 8 * kSize * e;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) ptx::store_shared_4(to[i], words[i]);
+    }
+
+    // The whole slab in the first part.
+    void fetch(unsigned stage, int part) {
+        if (part == 0) {
+            const int thread = unknown(threadIdx.x);
+            unsigned to[kBatch];
+            const char* from[kBatch];
+            int inside[kBatch];
+            const int a_word = thread % kAWords, b_word = thread % kBWords;
+#pragma unroll 1
+            for (int first = thread / kAWords; first < T::kBlockM; first += kBatch * kARows) {
+#pragma unroll
+                for (int i = 0; i < kBatch; ++i) {
+                    const int row = first + i * kARows;
+                    to[i] = stage + row * T::kSlabBytes + ((a_word / 4 ^ swizzle_a<T>(row)) << 4) + a_word % 4 * 4;
+                    from[i] = a + row * a_pitch + a_word * 4;
+                    inside[i] = row < a_rows ? depth_left - a_word * (4 / kSize) : 0;
+                }
+                copy(to, from, inside, whole);
+            }
+#pragma unroll 1
+            for (int first = thread / kBWords; first < kDepth; first += kBatch * kBRows) {
+#pragma unroll
+                for (int i = 0; i < kBatch; ++i) {
+                    const int row = first + i * kBRows;
+                    to[i] = stage + T::kABytes + row * kBRowBytes + ((b_word / 4 ^ swizzle_b<kSize>(row)) << 4) +
+                            b_word % 4 * 4;
+                    from[i] = b + row * b_pitch + b_word * 4;
+                    inside[i] = row < depth_left ? b_columns - b_word * (4 / kSize) : 0;
+                }
+                copy(to, from, inside, whole);
+            }
+        }
+        if (part != kParts - 1) return;
+        a += T::kSlabBytes;
+        b += kDepth * b_pitch;
+        depth_left -= kDepth;
+        if constexpr (T::kAsync) ptx::cp_async_commit();
+    }
+
+    void settle(unsigned) {
+        if constexpr (T::kAsync) ptx::cp_async_wait<T::kStages - 2>();
     }
 };

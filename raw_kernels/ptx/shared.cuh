@@ -1,4 +1,4 @@
-// Shared memory by its 32-bit address, 16 bytes at a time.
+// Shared memory by its 32-bit address, 4 or 16 bytes at a time.
 // Source: PTX ISA, "ld", "st", "cvta".
 #pragma once
 
@@ -9,6 +9,13 @@ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// The address is a multiple of 4 bytes.
+inline unsigned load_shared_4(unsigned shared) {
+    unsigned word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(shared) : "memory");
+    return word;
+}
+
 // The address is a multiple of 16 bytes.
 inline uint4 load_shared_16(unsigned shared) {
     uint4 words;
@@ -17,6 +24,10 @@ inline uint4 load_shared_16(unsigned shared) {
                  : "r"(shared)
                  : "memory");
     return words;
+}
+
+inline void store_shared_4(unsigned shared, unsigned word) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(word) : "memory");
 }
 
 inline void store_shared_16(unsigned shared, uint4 words) {
