@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import gpulab
-from gpulab.runtime import toolkit
 from gpulab.runtime.device import Device
 
 
@@ -22,7 +21,7 @@ def environment(device: Device) -> dict[str, Any]:
         "device_name": device.name,
         "capability": f"{device.capability[0]}.{device.capability[1]}",
         "driver": getattr(device, "driver", None),
-        "nvrtc": ".".join(map(str, toolkit.find().version)),
+        "nvrtc": ".".join(map(str, device.kit.version)),
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
