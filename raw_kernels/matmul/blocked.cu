@@ -7,10 +7,10 @@
 // steps are on their way (cp.async, or registers before sm_80) while the current one is multiplied.
 //
 // Tails: rows and columns beyond the matrix are clamped to the last one (their results are never
-// stored); beyond k both tiles are filled with zeros, which add exactly nothing. With kWide, k and n
-// are multiples of 4 and global memory is accessed 16 bytes at a time, else 4.
-// Limit: k and n < 2^30, so that a row's length in bytes fits 32 bits.
-// Order of the sum: one fused multiply-add per term, k ascending.
+// stored); beyond k both tiles are filled with zeros, which add exactly nothing. With kWide, k and
+// n are multiples of 4 and global memory is accessed 16 bytes at a time, else 4. Limit: k and n <
+// 2^30, so that a row's length in bytes fits 32 bits. Order of the sum: one fused multiply-add per
+// term, k ascending.
 //
 // Source: V. Volkov, "Better performance at lower occupancy", GTC 2010 (register tiles); NVIDIA
 // CUTLASS documentation, "Efficient GEMM in CUDA" (warp tiles, multistage pipeline).
@@ -139,8 +139,8 @@ template <int kBlockM, int kBlockN, int kBlockK, int kWarpsM, int kWarpsN, int k
 __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN, kMinBlocks)
     matmul_blocked(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
                    int m, int n, int k) {
-    using Tile = BlockedTile<kBlockM, kBlockN, kBlockK, kWarpsM, kWarpsN, kThreadM, kThreadN,
-                             kStages>;
+    using Tile =
+        BlockedTile<kBlockM, kBlockN, kBlockK, kWarpsM, kWarpsN, kThreadM, kThreadN, kStages>;
     static_assert(kHasCpAsync || kStages == 2, "register staging is two stages deep");
     extern __shared__ float4 blocked_shared[];
     float* const shared = &blocked_shared[0].x;

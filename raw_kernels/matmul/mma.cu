@@ -1,18 +1,22 @@
-// C (m, n) = A (m, k) B (k, n), all row-major, on the tensor cores by mma.sync: one source for every operand
-// type and accumulator (ptx/mma.cuh), any m, n, k >= 1. C is float32, or int32 for s8.
+// C (m, n) = A (m, k) B (k, n), all row-major, on the tensor cores by mma.sync: one source for
+// every operand type and accumulator (ptx/mma.cuh), any m, n, k >= 1. C is float32, or int32 for
+// s8.
 //
-// The idea: a block owns a tile of C and keeps it in registers, 64 x 64 a warp at best, because a large warp
-// tile reads the fewest bytes of shared memory per operation. Slabs of A and B stream through a ring of
-// stages in shared memory, filled asynchronously while earlier slabs are multiplied. Rows in shared memory
-// are XOR-swizzled in 16-byte chunks, so that neither the copies nor ldmatrix meet a bank twice, and fragments
-// of the next 32 bytes of k are read while the present ones are multiplied.
-// All tiles are measured in bytes along k, so one layout serves 8-, 16- and 32-bit operands.
+// The idea: a block owns a tile of C and keeps it in registers, 64 x 64 a warp at best, because a
+// large warp tile reads the fewest bytes of shared memory per operation. Slabs of A and B stream
+// through a ring of stages in shared memory, filled asynchronously while earlier slabs are
+// multiplied. Rows in shared memory are XOR-swizzled in 16-byte chunks, so that neither the copies
+// nor ldmatrix meet a bank twice, and fragments of the next 32 bytes of k are read while the
+// present ones are multiplied. All tiles are measured in bytes along k, so one layout serves 8-,
+// 16- and 32-bit operands.
 //
-// Sums run over k in ascending order, one accumulator an element. Slabs are zero-filled beyond k: a product of
-// zeros changes no accumulator. Rows whose pitch is no multiple of 16 bytes take narrower copies (same results).
-// Below sm_80 there is no cp.async: slabs pass through registers, two stages.
+// Sums run over k in ascending order, one accumulator an element. Slabs are zero-filled beyond k: a
+// product of zeros changes no accumulator. Rows whose pitch is no multiple of 16 bytes take
+// narrower copies (same results). Below sm_80 there is no cp.async: slabs pass through registers,
+// two stages.
 //
-// Source: CUTLASS, "Efficient GEMM in CUDA" (tiles and stages); PTX ISA, "mma", "ldmatrix", "cp.async".
+// Source: CUTLASS, "Efficient GEMM in CUDA" (tiles and stages); PTX ISA, "mma", "ldmatrix",
+// "cp.async".
 #include "common/tile.cuh"
 #include "matmul/mma_feed.cuh"
 #include "ptx/mma.cuh"
@@ -24,10 +28,11 @@ struct Fragments {
     unsigned b[T::kNTiles][2];
 };
 
-// Reads fragments of the warp's rows of A and columns of B. Which column of C the column g of an n-tile is, is
-// free as long as B and C agree: 16- and 32-bit operands take it as it comes; 8-bit ones interleave two n-tiles,
-// since a lane gets neighbouring columns of a row of B together. See Columns. 32-bit operands are read word by
-// word, straight into the registers of a fragment: 16 bytes at once would have to be moved there.
+// Reads fragments of the warp's rows of A and columns of B. Which column of C the column g of an
+// n-tile is, is free as long as B and C agree: 16- and 32-bit operands take it as it comes; 8-bit
+// ones interleave two n-tiles, since a lane gets neighbouring columns of a row of B together. See
+// Columns. 32-bit operands are read word by word, straight into the registers of a fragment: 16
+// bytes at once would have to be moved there.
 template <int kSize, class T>
 struct Reader {
     static constexpr int kBRowBytes = T::kBlockN * kSize;
@@ -62,7 +67,8 @@ struct Reader {
             for (int i = 0; i < T::kNTiles; ++i) {
 #pragma unroll
                 for (int word = 0; word < 2; ++word) {
-                    to.b[i][word] = ptx::load_shared_4(rows + (b_lane ^ i * 32) + word * 4 * kBRowBytes);
+                    to.b[i][word] =
+                        ptx::load_shared_4(rows + (b_lane ^ i * 32) + word * 4 * kBRowBytes);
                 }
             }
         } else {
@@ -71,7 +77,8 @@ struct Reader {
                 unsigned w[4];
                 ptx::ldmatrix_x4_trans(w, rows + (b_lane ^ i * 8 * kSize));
                 if constexpr (kSize == 2) {
-                    to.b[i][0] = w[0], to.b[i][1] = w[1], to.b[i + 1][0] = w[2], to.b[i + 1][1] = w[3];
+                    to.b[i][0] = w[0], to.b[i][1] = w[1], to.b[i + 1][0] = w[2],
+                    to.b[i + 1][1] = w[3];
                 } else {  // even bytes are column 2g, odd ones 2g + 1
                     to.b[i][0] = ptx::permute_bytes<0x6420>(w[0], w[1]);
                     to.b[i][1] = ptx::permute_bytes<0x6420>(w[2], w[3]);
@@ -83,8 +90,8 @@ struct Reader {
     }
 };
 
-// A lane's elements of C come in runs of neighbouring columns: element x of run `run` of a row is element e of
-// n-tile `tile`, and the run starts at column `column` of the warp's tile.
+// A lane's elements of C come in runs of neighbouring columns: element x of run `run` of a row is
+// element e of n-tile `tile`, and the run starts at column `column` of the warp's tile.
 template <int kSize>
 struct Columns {
     static constexpr int kRun = kSize == 1 ? 4 : 2;
@@ -130,7 +137,8 @@ struct Accumulator {
         }
     }
 
-    // Writes the warp's tile of C, whose first element is (row, column); kWhole: n is a multiple of a run.
+    // Writes the warp's tile of C, whose first element is (row, column); kWhole: n is a multiple of
+    // a run.
     template <bool kWhole>
     void store(Output* c, int m, int n, int row, int column) const {
         using Map = Columns<sizeof(typename Atom::Operand::Storage)>;
@@ -228,7 +236,8 @@ __global__ void __launch_bounds__(T::kThreads)
                     __syncthreads();
                     write = write + T::kStageBytes == end ? shared : write + T::kStageBytes;
                     // Behind the last slab there is none to read: read this one again, unused.
-                    if (slab + 1 < slabs) read = read + T::kStageBytes == end ? shared : read + T::kStageBytes;
+                    if (slab + 1 < slabs)
+                        read = read + T::kStageBytes == end ? shared : read + T::kStageBytes;
                     reader.read(fragments[0], read, 0);
                 }
                 sum.add(fragments[step % 2]);

@@ -1,12 +1,13 @@
-// How matmul/mma.cu tiles its operands in shared memory, and the copies that fill the tiles: the shape of a
-// block's work (Tile), the swizzle, and one thread's share of the copies (Feed).
+// How matmul/mma.cu tiles its operands in shared memory, and the copies that fill the tiles: the
+// shape of a block's work (Tile), the swizzle, and one thread's share of the copies (Feed).
 #pragma once
 
 #include "ptx/async.cuh"
 #include "ptx/shared.cuh"
 
 // The launch shape and the pipeline, chosen by capability on the host.
-template <int kM, int kN, int kSlab, int kWarpM_, int kWarpN_, int kStages_, int kBand_, bool kAsync_>
+template <int kM, int kN, int kSlab, int kWarpM_, int kWarpN_, int kStages_, int kBand_,
+          bool kAsync_>
 struct Tile {
     static constexpr int kBlockM = kM, kBlockN = kN, kSlabBytes = kSlab;
     static constexpr int kWarpM = kWarpM_, kWarpN = kWarpN_, kStages = kStages_, kBand = kBand_;
@@ -20,8 +21,8 @@ struct Tile {
     static_assert(kWarpN == 32 || kWarpN == 64, "fragments of B come in groups of 32 columns");
 };
 
-// A value the compiler knows nothing of: what is computed from it stays where it is written, out of registers
-// that the main loop needs.
+// A value the compiler knows nothing of: what is computed from it stays where it is written, out of
+// registers that the main loop needs.
 inline int unknown(int value) {
     asm volatile("" : "+r"(value));
     return value;
@@ -39,14 +40,15 @@ int swizzle_a(int row) {
     return T::kSlabBytes == 128 ? row & 7 : (row >> 1) & 3;
 }
 
-// B is read by ldmatrix in rows 0..7 (16 bit), in rows 0 1 4 5 8 9 12 13 (8 bit), or in rows 0..3 two chunks
-// at a time (32 bit): each group of eight chunks must fall in different banks.
+// B is read by ldmatrix in rows 0..7 (16 bit), in rows 0 1 4 5 8 9 12 13 (8 bit), or in rows 0..3
+// two chunks at a time (32 bit): each group of eight chunks must fall in different banks.
 template <int kSize>
 int swizzle_b(int row) {
     return kSize == 2 ? row & 7 : kSize == 4 ? (row & 3) * 2 : (row & 1) | ((row >> 1) & 6);
 }
 
-// This thread's share of the copies global -> shared, slab after slab along k. kVector: 16 bytes at a time.
+// This thread's share of the copies global -> shared, slab after slab along k. kVector: 16 bytes at
+// a time.
 template <int kSize, class T, bool kVector>
 struct Feed {
     static constexpr int kDepth = T::kSlabBytes / kSize;  // elements of k in a slab
@@ -55,24 +57,30 @@ struct Feed {
     static constexpr int kBRows = T::kThreads / kBChunks;
     static constexpr int kACopies = T::kBlockM / kARows, kBCopies = kDepth / kBRows;
     static constexpr int kCopies = kACopies + kBCopies, kParts = T::kSteps - 1;
-    static_assert(kARows % 8 == 0 && kBRows % (kSize == 1 ? 16 : kSize == 2 ? 8 : 4) == 0,
+    static_assert(kARows % 8 == 0 && kBRows % (kSize == 1   ? 16
+                                               : kSize == 2 ? 8
+                                                            : 4) ==
+                                         0,
                   "a thread's rows share one swizzle");
 
-    long long a_step, a_next, b_step;  // bytes from a copy to the next; for A, from a slab's last to the next slab
-    const char *a, *b;                 // what the next copies read
-    unsigned a_store, b_store;         // the same chunk's place in a stage
-    int a_row, a_depth, b_row;         // and in the slab
-    int a_rows, depth_left;            // rows and k left from there on
+    long long a_step, a_next,
+        b_step;         // bytes from a copy to the next; for A, from a slab's last to the next slab
+    const char *a, *b;  // what the next copies read
+    unsigned a_store, b_store;  // the same chunk's place in a stage
+    int a_row, a_depth, b_row;  // and in the slab
+    int a_rows, depth_left;     // rows and k left from there on
     uint4 held[T::kAsync ? 1 : kCopies];
 
     // Turns to the first slab of the tile of C at (row, column).
     Feed(const Problem& p, int row, int column) {
         const int thread = unknown(threadIdx.x);
-        const long long a_pitch = static_cast<long long>(p.k) * kSize, b_pitch = static_cast<long long>(p.n) * kSize;
+        const long long a_pitch = static_cast<long long>(p.k) * kSize,
+                        b_pitch = static_cast<long long>(p.n) * kSize;
         a_row = thread / kAChunks;
         a_depth = thread % kAChunks * (16 / kSize);
         b_row = thread / kBChunks;
-        b_store = T::kABytes + b_row * kBRowBytes + ((thread % kBChunks ^ swizzle_b<kSize>(b_row)) << 4);
+        b_store =
+            T::kABytes + b_row * kBRowBytes + ((thread % kBChunks ^ swizzle_b<kSize>(b_row)) << 4);
         column += thread % kBChunks * (16 / kSize);
         a = p.a + (row + a_row) * a_pitch + a_depth * kSize;
         b = p.b + b_row * b_pitch + static_cast<long long>(column) * kSize;
@@ -88,9 +96,11 @@ struct Feed {
     // Copy i of the slab: whole chunks are in or out.
     void copy(int i, unsigned stage) {
         const int rows = i < kACopies ? i * kARows : (i - kACopies) * kBRows;
-        const bool inside = i < kACopies ? rows < a_rows && a_depth < depth_left : rows < depth_left - b_row;
+        const bool inside =
+            i < kACopies ? rows < a_rows && a_depth < depth_left : rows < depth_left - b_row;
         const char* from = i < kACopies ? a : b;
-        const unsigned to = stage + (i < kACopies ? a_store + rows * T::kSlabBytes : b_store + rows * kBRowBytes);
+        const unsigned to =
+            stage + (i < kACopies ? a_store + rows * T::kSlabBytes : b_store + rows * kBRowBytes);
         if constexpr (T::kAsync) {
             ptx::cp_async_16(to, from, inside ? 16 : 0);
         } else {
@@ -132,12 +142,22 @@ struct Feed {
 
 template <int kSize>
 struct Bits;
-template <> struct Bits<1> { using Type = unsigned char; };
-template <> struct Bits<2> { using Type = unsigned short; };
-template <> struct Bits<4> { using Type = unsigned; };
+template <>
+struct Bits<1> {
+    using Type = unsigned char;
+};
+template <>
+struct Bits<2> {
+    using Type = unsigned short;
+};
+template <>
+struct Bits<4> {
+    using Type = unsigned;
+};
 
-// Rows start anywhere: 4 bytes at a time, neighbours to neighbouring threads, so that a warp's accesses are
-// dense. Asynchronous where every row starts on a multiple of 4 bytes, else element by element.
+// Rows start anywhere: 4 bytes at a time, neighbours to neighbouring threads, so that a warp's
+// accesses are dense. Asynchronous where every row starts on a multiple of 4 bytes, else element by
+// element.
 template <int kSize, class T>
 struct Feed<kSize, T, false> {
     static constexpr int kDepth = T::kSlabBytes / kSize, kParts = T::kSteps - 1;
@@ -148,8 +168,9 @@ struct Feed<kSize, T, false> {
 
     const char *a, *b;  // the thread's word of the first row of the slab
     long long a_pitch, b_pitch;
-    int a_rows, b_columns, depth_left;  // left from the tile's first row, the thread's first column, the slab on
-    bool whole;                         // words are in or out
+    int a_rows, b_columns,
+        depth_left;  // left from the tile's first row, the thread's first column, the slab on
+    bool whole;      // words are in or out
 
     Feed(const Problem& p, int row, int column) {
         a_pitch = static_cast<long long>(p.k) * kSize;
@@ -162,7 +183,8 @@ struct Feed<kSize, T, false> {
         whole = (a_pitch | b_pitch) % 4 == 0;
     }
 
-    static void copy(unsigned (&to)[kBatch], const char* (&from)[kBatch], int (&inside)[kBatch], bool whole) {
+    static void copy(unsigned (&to)[kBatch], const char* (&from)[kBatch], int (&inside)[kBatch],
+                     bool whole) {
         if (T::kAsync && whole) {
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) ptx::cp_async_4(to[i], from[i], inside[i] > 0 ? 4 : 0);
@@ -196,7 +218,8 @@ struct Feed<kSize, T, false> {
 #pragma unroll
                 for (int i = 0; i < kBatch; ++i) {
                     const int row = first + i * kARows;
-                    to[i] = stage + row * T::kSlabBytes + ((a_word / 4 ^ swizzle_a<T>(row)) << 4) + a_word % 4 * 4;
+                    to[i] = stage + row * T::kSlabBytes + ((a_word / 4 ^ swizzle_a<T>(row)) << 4) +
+                            a_word % 4 * 4;
                     from[i] = a + row * a_pitch + a_word * 4;
                     inside[i] = row < a_rows ? depth_left - a_word * (4 / kSize) : 0;
                 }
@@ -207,8 +230,8 @@ struct Feed<kSize, T, false> {
 #pragma unroll
                 for (int i = 0; i < kBatch; ++i) {
                     const int row = first + i * kBRows;
-                    to[i] = stage + T::kABytes + row * kBRowBytes + ((b_word / 4 ^ swizzle_b<kSize>(row)) << 4) +
-                            b_word % 4 * 4;
+                    to[i] = stage + T::kABytes + row * kBRowBytes +
+                            ((b_word / 4 ^ swizzle_b<kSize>(row)) << 4) + b_word % 4 * 4;
                     from[i] = b + row * b_pitch + b_word * 4;
                     inside[i] = row < depth_left ? b_columns - b_word * (4 / kSize) : 0;
                 }

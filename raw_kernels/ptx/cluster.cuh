@@ -1,5 +1,6 @@
 // Blocks of one cluster: their rank, a store into another block's shared memory, and the barrier.
-// Source: PTX ISA, "mapa", "st" (.shared::cluster), "barrier.cluster", special registers. From sm_90.
+// Source: PTX ISA, "mapa", "st" (.shared::cluster), "barrier.cluster", special registers. From
+// sm_90.
 #pragma once
 
 #include "ptx/shared.cuh"
@@ -21,7 +22,9 @@ inline void store_cluster(unsigned here, unsigned to, unsigned word) {
 }
 
 // Every thread of every block arrives once and waits once.
-inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+inline void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 
 inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 

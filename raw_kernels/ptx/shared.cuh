@@ -31,8 +31,8 @@ inline void store_shared_4(unsigned shared, unsigned word) {
 }
 
 inline void store_shared_16(unsigned shared, uint4 words) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(words.x), "r"(words.y),
-                 "r"(words.z), "r"(words.w)
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(words.x),
+                 "r"(words.y), "r"(words.z), "r"(words.w)
                  : "memory");
 }
 
