@@ -41,7 +41,7 @@ struct s8 {
     using Storage = signed char;
 };
 
-// ---- mma.sync ------------------------------------------------------------------------------------
+// ---- mma.sync -----------------------------------------------------------------------------------
 
 // One statement: float (or int) accumulator in four registers, four words of A, two of B.
 #define GPULAB_MMA_WORDS4(NAME, SHAPE, TYPE, ACCUMULATOR, REGISTER, CLASS)                \
@@ -93,7 +93,7 @@ void mma_m8n8k16_s8(int& d0, int& d1, unsigned a0, unsigned b0) {
                  : "r"(a0), "r"(b0));
 }
 
-// ---- 16 x 8 x 32 bytes: the step every tile loop is made of --------------------------------------
+// ---- 16 x 8 x 32 bytes: the step every tile loop is made of -------------------------------------
 
 // Atom<operand type, accumulator, k of the instruction>: D += A B over 32 bytes of k, in ascending
 // order of k. Register x kRegisters is the lane's share of D; value(d, half, e) is its element in
@@ -200,7 +200,7 @@ struct Atom<s8, int, 16> : FourWordAtom<s8, int> {
     }
 };
 
-// ---- ldmatrix ------------------------------------------------------------------------------------
+// ---- ldmatrix -----------------------------------------------------------------------------------
 
 // Matrices of 8 rows x 16 bytes; lane 8 i + r gives the shared address of row r of matrix i, and
 // lane 4 g + t receives word t of row g of every matrix. Addresses are multiples of 16 bytes. From
