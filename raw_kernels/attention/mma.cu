@@ -17,8 +17,7 @@
 //
 // Source: Dao, "FlashAttention-2" (arXiv 2307.08691); Milakov and Gimelshein, "Online normalizer calculation
 // for softmax" (arXiv 1805.02867); PTX ISA, "mma", "ldmatrix", "cp.async".
-#include "attention/mma_tile.cuh"
-#include "attention/shape.cuh"
+#include "attention/mma_warp.cuh"
 
 // Where a block works: its head (of batch * heads) and its first query.
 struct Place {
