@@ -131,19 +131,42 @@ def interval(got: Floats, r1: Floats, d: Floats, output: Format | None) -> Inter
     """
     if output is None:
         ok = got.astype(np.int64).astype(np.int32) == r1.astype(np.int64).astype(np.int32)
-        used = np.where(ok, 0.0, np.inf)
-    else:
-        with np.errstate(invalid="ignore", over="ignore"):
-            low, high = through(output, r1 - d), through(output, r1 + d)
-        ok = (low <= got) & (got <= high)
-        special = ~np.isfinite(r1)
-        if special.any():
-            same = (got == r1) | (np.isnan(got) & np.isnan(r1))
-            ok[special] = same[special]
-        used = _budget_used(got, r1, d, output)
-        used = np.where(ok, np.minimum(used, 1.0), np.maximum(used, np.nextafter(1.0, 2.0)))
-    at = np.unravel_index(int(used.argmax()), used.shape)
-    return IntervalResult(ok, float(used[at]), tuple(int(i) for i in at))
+        at = int((~ok).argmax())
+        place = tuple(int(i) for i in np.unravel_index(at, ok.shape))
+        return IntervalResult(ok, 0.0 if ok.all() else math.inf, place)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        off = np.abs(got - r1)
+        ok = off <= d  # between R1 - D and R1 + D, hence between what they round to
+        ok &= np.isfinite(got) & np.isfinite(r1)  # the others: kind and sign decide
+        upper = np.where(off > 0, off / d, 0.0)  # no smaller than the share of D used
+    doubt = ~ok
+    used = np.zeros(got.shape)
+    if doubt.any():
+        within, share = _settle(got[doubt], r1[doubt], d[doubt], output)
+        ok[doubt], used[doubt] = within, share
+    # The largest share among the others: settle the likeliest, then all that could exceed it.
+    upper[doubt] = 0.0
+    likeliest = upper == upper.max()
+    if upper.max() > 0:
+        for chosen in (likeliest, None):
+            some = upper > used.max() if chosen is None else chosen
+            share = _budget_used(got[some], r1[some], d[some], output)
+            used[some] = np.minimum(share, 1.0)
+    best = np.unravel_index(int(used.argmax()), used.shape)
+    return IntervalResult(ok, float(used[best]), tuple(int(i) for i in best))
+
+
+def _settle(got: Floats, r1: Floats, d: Floats, output: Format) -> tuple[Mask, Floats]:
+    """Whether each element lies in its interval, and the share of D it uses, made consistent."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        low, high = through(output, r1 - d), through(output, r1 + d)
+    ok = (low <= got) & (got <= high)
+    special = ~np.isfinite(r1)
+    if special.any():
+        same = (got == r1) | (np.isnan(got) & np.isnan(r1))
+        ok[special] = same[special]
+    used = _budget_used(got, r1, d, output)
+    return ok, np.where(ok, np.minimum(used, 1.0), np.maximum(used, np.nextafter(1.0, 2.0)))
 
 
 def _budget_used(got: Floats, r1: Floats, d: Floats, output: Format) -> Floats:
@@ -158,11 +181,9 @@ def _budget_used(got: Floats, r1: Floats, d: Floats, output: Format) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         away = np.maximum(before - along, along - beyond)
         away = np.where(finite, away, beyond - along)  # an infinity: everything past the top
-        share = np.maximum(away, 0.0) / d
-        share[away <= 0] = 0.0
-    share[np.isnan(share)] = np.inf
-    share[~np.isfinite(r1)] = 0.0  # decided by kind and sign alone
-    return share
+        share = np.where(away <= 0, 0.0, np.maximum(away, 0.0) / d)
+    share = np.where(np.isnan(share), np.inf, share)
+    return np.where(np.isfinite(r1), share, 0.0)  # the others: kind and sign alone decide
 
 
 @dataclass
@@ -171,6 +192,11 @@ class RmsSum:
 
     square: float = 0.0
     count: int = 0
+
+    def merge(self, other: RmsSum) -> None:
+        """Add what another one collected."""
+        self.square += other.square
+        self.count += other.count
 
     def add(self, got: Floats, r1: Floats, s: NDArray[np.floating]) -> None:
         """Add one patch; a NaN makes the sum NaN, which no limit accepts."""

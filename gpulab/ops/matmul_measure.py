@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +14,7 @@ from gpulab.numerics import gates
 from gpulab.numerics.contract import Allowance, Contract
 from gpulab.numerics.errors import ErrorSummary, elementwise
 from gpulab.numerics.gates import ContractTolerance, RmsSum
+from gpulab.numerics.reference import Patch
 from gpulab.numerics.rounding import through
 from gpulab.numerics.simulate import Spread, to_output
 from gpulab.numerics.structure import first_index
@@ -19,6 +22,7 @@ from gpulab.numerics.verdict import FamilyResult, Reason
 from gpulab.ops.matmul_data import FamilyData
 
 Floats = NDArray[np.float64]
+Piece = tuple[Patch, slice]
 
 _BAND_ELEMENTS = 1 << 18
 """Elements judged at a time; temporaries stay small."""
@@ -45,19 +49,23 @@ class Band:
     s: Floats
 
 
-def bands(contract: Contract, data: FamilyData, values: Floats) -> Iterator[Band]:
-    """The checked elements of a result, piece by piece."""
+def pieces(data: FamilyData) -> Iterator[Piece]:
+    """The checked elements of a result: some rows of a patch at a time."""
     for patch in data.reference.patches:
-        got = patch.of(values)
         step = max(1, _BAND_ELEMENTS // max(1, len(patch.cols)))
         for first in range(0, len(patch.rows), step):
-            part = slice(first, first + step)
-            r1 = patch.r1[part]
-            r0 = r1 if patch.r0_shift is None else r1 + patch.r0_shift[part]
-            if contract.exact:
-                r0 = to_output(contract, r1)
-            s = patch.s[part].astype(np.float64)
-            yield Band(patch.rows[part], patch.cols, np.asarray(got[part]), r1, r0, s)
+            yield patch, slice(first, first + step)
+
+
+def band(contract: Contract, patch: Patch, part: slice, values: Floats) -> Band:
+    """One piece of a result (m, n) with its references."""
+    r1 = patch.r1[part]
+    r0 = r1 if patch.r0_shift is None else r1 + patch.r0_shift[part]
+    if contract.exact:
+        r0 = to_output(contract, r1)
+    got = values[part] if values.shape == patch.r1.shape else patch.rows_of(values, part)
+    s = patch.s[part].astype(np.float64)
+    return Band(patch.rows[part], patch.cols, got, r1, r0, s)
 
 
 @dataclass
@@ -70,7 +78,15 @@ class _Sums:
     interval: float = 0.0
     rms: RmsSum = field(default_factory=RmsSum)
     reasons: dict[str, Reason] = field(default_factory=dict)
-    meetable: bool = True
+
+    def merge(self, other: _Sums) -> None:
+        """Add what was collected over a later band."""
+        self.error0, self.error1 = self.error0.merge(other.error0), self.error1.merge(other.error1)
+        self.contract = max(self.contract, other.contract)
+        self.interval = max(self.interval, other.interval)
+        self.rms.merge(other.rms)
+        for code, reason in other.reasons.items():
+            self.reasons.setdefault(code, reason)
 
     def fail(self, code: str, text: str, index: tuple[int, int], where: str) -> None:
         """Keep the first reason of each code."""
@@ -104,8 +120,13 @@ def measure(
         sums.contract = sums.interval = np.inf
         sums.error0 = sums.error1 = ErrorSummary(np.inf, np.inf, None)
     else:
-        for band in bands(contract, data, values):
-            _judge(sums, contract, tolerance, allowance, data.largest, band, family)
+
+        def judge(piece: Piece) -> _Sums:
+            one = band(contract, *piece, values)
+            return _judge(contract, tolerance, allowance, data.largest, one, family)
+
+        for found in _spread_out(judge, list(pieces(data))):
+            sums.merge(found)
     atol = tolerance.rtol * data.largest
     rms = limit = None
     if spread is not None and sums.rms.count:
@@ -131,15 +152,24 @@ def measure(
     )
 
 
+def _spread_out(judge: Callable[[Piece], _Sums], work: list[Piece]) -> Iterator[_Sums]:
+    """In order, on all cores: NumPy computes outside the interpreter lock."""
+    if len(work) == 1:
+        yield judge(work[0])
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from pool.map(judge, work)
+
+
 def _judge(
-    sums: _Sums,
     contract: Contract,
     tolerance: ContractTolerance,
     allowance: Allowance,
     largest: float,
     band: Band,
     family: str,
-) -> None:
+) -> _Sums:
+    sums = _Sums()
     sums.error0 = sums.error0.merge(_placed(elementwise(band.got, band.r0), band))
     right = to_output(contract, band.r1) if contract.exact else band.r1
     sums.error1 = sums.error1.merge(_placed(elementwise(band.got, right), band))
@@ -161,6 +191,7 @@ def _judge(
         sums.fail("interval", text, _index(band, at), family)
     if not contract.exact:
         sums.rms.add(band.got, band.r1, band.s)
+    return sums
 
 
 def _contract_reason(
