@@ -19,7 +19,7 @@ from gpulab.emulator.values import Array, Mask
 if TYPE_CHECKING:
     from gpulab.emulator.state import State
 
-_SHIFT = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
+_SHIFT = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4, 32: 5}
 _VALID = {w: np.array((1 << 8 * w) - 1, f"u{w}")[()] for w in (1, 2, 4, 8)}
 
 

@@ -49,11 +49,12 @@ class Compiler:
         for segment in flow.segments:
             for instr in segment.instrs:
                 self.ops[instr] = build(instr, env)
+        self.zeros = [values.constant(0, kind) for kind in self.kinds.values()]
         self.cache: dict[tuple[int, bool, bool], SegmentFunction] = {}
 
     def initial_registers(self) -> list[Any]:
         """Every register as zeros of its width."""
-        return [values.constant(0, kind) for kind in self.kinds.values()]
+        return list(self.zeros)
 
     def function(self, segment: Segment, merged: bool, observed: bool) -> SegmentFunction:
         """The compiled form of a segment; ``observed`` reports every instruction."""

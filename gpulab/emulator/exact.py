@@ -101,9 +101,22 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
     if agree.all():
         return low
     at = np.flatnonzero(~agree)
-    term, addend = (np.broadcast_to(x, s.shape).flat[at].astype(F64) for x in (p, c))
-    low.flat[at] = _sum_f32(term, addend, "rn")
+    term, addend, total = (_picked(x, s.shape, at) for x in (p, c, s))
+    addend = addend.astype(F64)
+    back = total - term
+    error = (term - (total - back)) + (addend - back)
+    redone = total.astype(F32)  # right where the sum is exact: an exact tie goes to even
+    hard = np.flatnonzero(error)
+    if hard.size:
+        redone[hard] = to_odd(total[hard], error[hard]).astype(F32)
+    np.put(low, at, redone)
     return low
+
+
+def _picked(x: Array, shape: tuple[int, ...], at: Array) -> Array:
+    """Elements ``at`` (flat, row-major) of ``x`` broadcast to ``shape``."""
+    picked: Array = x.take(at) if x.shape == shape else np.broadcast_to(x, shape).flat[at]
+    return picked
 
 
 def fma_f32_mode(a: Array, b: Array, c: Array, mode: str) -> Array:

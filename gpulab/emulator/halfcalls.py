@@ -175,13 +175,15 @@ def _fill_conversions() -> None:
         "int": ("s32", "i"), "uint": ("u32", "j"), "ll": ("s64", "x"), "ull": ("u64", "y"),
     }  # fmt: skip
     for word, (kind, code) in integers.items():
+        narrow = word in ("char", "uchar")  # of these only the conversion toward zero exists
         for short, mode in modes.items():
             name = f"__half2{word}_{short}"
-            _add(
-                f"_ZL{len(name)}{name}6__half", kind, ("half",), _to_integer(kind, rounders[short])
-            )
+            if not narrow or short == "rz":
+                rounder = rounders[short]
+                _add(f"_ZL{len(name)}{name}6__half", kind, ("half",), _to_integer(kind, rounder))
             name = f"__{word}2half_{short}"
-            _add(f"_ZL{len(name)}{name}{code}", "half", (kind,), _to_half(mode))
+            if not narrow:
+                _add(f"_ZL{len(name)}{name}{code}", "half", (kind,), _to_half(mode))
     for short, mode in modes.items():
         _add(f"_ZL15__float2half_{short}f", "half", ("f32",), _to_half(mode))
     _add("_ZL12__float2halff", "half", ("f32",), _to_half("rn"))

@@ -25,7 +25,7 @@ from gpulab.errors import BuildError, UsageError
 
 LANES_PER_CHUNK = 65536
 LOCAL_BYTES_PER_CHUNK = 256 << 20
-DEFAULT_BUDGET = 10_000_000
+DEFAULT_BUDGET = 4_000_000
 Capability = tuple[int, int]
 
 assert ops  # importing the package registers every instruction family

@@ -84,7 +84,7 @@ class State:
         self.carry: Array = np.zeros((1, 1), bool)
         self._special: dict[str, Array] = {}
         self._params: dict[tuple[int, str], Array] = {}
-        self._lanes: tuple[int, Any, Lanes] | None = None
+        self._lanes: tuple[Mask | None, Lanes] | None = None
         self.copies: Any = None  # cp.async bookkeeping, made by the first copy
 
     @property
@@ -148,14 +148,14 @@ class State:
 
     def lanes(self, mask: Mask | None) -> Lanes:
         """``mask`` for observers, who know only the threads that exist."""
-        if self._lanes is not None and self._lanes[1] is mask and mask is not None:
-            return self._lanes[2]
+        if self._lanes is not None and self._lanes[0] is mask:
+            return self._lanes[1]
         threads = self.launch.threads
         seen = mask
         if mask is not None and mask.shape[0] > threads:
             seen = mask[:threads]
         found = Lanes(threads, self.blocks, seen)
-        self._lanes = (0, mask, found)
+        self._lanes = (mask, found)
         return found
 
     def trimmed(self, value: Array) -> Array:

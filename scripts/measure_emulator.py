@@ -1,0 +1,164 @@
+"""What an instruction costs on the emulated device, and how long whole kernels take.
+
+Prints two Markdown tables: microseconds for one PTX instruction over 32, 1,024 and 65,536 lanes
+(with nanoseconds a lane at the last), and seconds for the matmul kernels of the lab. Run it on an
+idle machine: ``OMP_NUM_THREADS=1 python scripts/measure_emulator.py [--kernels]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from gpulab import registry
+from gpulab.emulator.machine import Machine
+from gpulab.formats import encode, storage_dtype
+from gpulab.runtime.emulated import EmulatedDevice
+
+SHAPES = ((1, 32), (1, 1024), (256, 256))
+
+# name -> instruction with {d} and {s} for destination and source numbers
+INSTRUCTIONS = {
+    "add.s32": "add.s32 %r{d}, %r{s}, %r1;",
+    "mad.lo.s32": "mad.lo.s32 %r{d}, %r{s}, %r1, %r2;",
+    "mul.wide.s32": "mul.wide.s32 %q{d}, %r1, %r2;",
+    "setp.lt.s32": "setp.lt.s32 %p{d}, %r1, %r2;",
+    "shf.l.wrap.b32": "shf.l.wrap.b32 %r{d}, %r{s}, %r1, %r2;",
+    "add.f32": "add.f32 %f{d}, %f{s}, %f1;",
+    "fma.rn.f32": "fma.rn.f32 %f{d}, %f1, %f2, %f{s};",
+    "fma.rz.f32": "fma.rz.f32 %f{d}, %f1, %f2, %f{s};",
+    "div.rn.f32": "div.rn.f32 %f{d}, %f1, %f2;",
+    "ex2.approx.ftz.f32": "ex2.approx.ftz.f32 %f{d}, %f1;",
+    "fma.rn.f64": "fma.rn.f64 %e{d}, %e1, %e2, %e{s};",
+    "cvt.f32.f16": "cvt.f32.f16 %f{d}, %h1;",
+    "cvt.rn.f16.f32": "cvt.rn.f16.f32 %h{d}, %f1;",
+    "fma.rn.f16x2": "fma.rn.f16x2 %r{d}, %r1, %r2, %r{s};",
+    "cvt.rn.f16x2.e4m3x2": "cvt.rn.f16x2.e4m3x2 %r{d}, %h1;",
+    "ld.global.f32": "ld.global.f32 %f{d}, [%q1];",
+    "st.global.f32": "st.global.f32 [%q1], %f1;",
+    "ld.shared.f32 (row by thread)": "ld.shared.f32 %f{d}, [%r3];",
+    "st.shared.f32 (row by thread)": "st.shared.f32 [%r3], %f1;",
+    "shfl.sync.bfly.b32": "shfl.sync.bfly.b32 %r{d}, %r{s}, 1, 31, -1;",
+    "vote.sync.ballot.b32": "vote.sync.ballot.b32 %r{d}, %p1, -1;",
+    "atom.global.add.u32": "atom.global.add.u32 %r{d}, [%q1], %r1;",
+    "mma.sync.m16n8k16 f16 (a warp)": "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+    "{{%f4, %f5, %f6, %f7}}, {{%r4, %r5, %r6, %r7}}, {{%r4, %r5}}, {{%f4, %f5, %f6, %f7}};",
+}
+
+HEAD = """.version 8.7
+.target sm_90
+.address_size 64
+.visible .entry one(.param .u64 data) {
+.reg .b32 %r<200>; .reg .b64 %q<200>; .reg .f32 %f<200>; .reg .f64 %e<200>; .reg .b16 %h<200>;
+.reg .pred %p<200>;
+.shared .align 4 .b8 tile[4096];
+mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, tile;
+mad.lo.u32 %r3, %r1, 4, %r3; mad.lo.u32 %r4, %r2, 1024, %r1;
+ld.param.u64 %q1, [data]; mad.wide.u32 %q1, %r4, 4, %q1;
+ld.global.f32 %f1, [%q1]; cvt.rn.f16.f32 %h1, %f1; add.f32 %f2, %f1, %f1; st.shared.f32 [%r3], %f1;
+cvt.f64.f32 %e1, %f1; add.f64 %e2, %e1, %e1; setp.gt.f32 %p1, %f1, 0f00000000;
+add.s32 %r1, %r1, %r2; add.s32 %r2, %r2, %r1;
+mov.b32 %r4, {%h1, %h1}; mov.b32 %r5, %r4; mov.b32 %r6, %r4; mov.b32 %r7, %r4;
+mov.b32 %r1, %r4; mov.b32 %r2, %r4;
+mov.f32 %f4, %f1; mov.f32 %f5, %f1; mov.f32 %f6, %f1; mov.f32 %f7, %f1;
+mov.f32 %f50, %f1; mov.f64 %e50, %e1; mov.b32 %r50, %r4;
+bar.sync 0;
+"""
+
+
+def cost(text: str, blocks: int, threads: int) -> float:
+    """Microseconds of one instruction: what twice as many of them add, best of ten pairs."""
+    repeats = 64 if blocks > 1 else 256
+    machine = Machine((9, 0))
+    count = max(blocks * 1024, 1 << 18)
+    data = machine.alloc(4 * count, "data")
+    machine.write(data, np.random.default_rng(0).standard_normal(count).astype(np.float32))
+    programs = []
+    for total in (repeats, 2 * repeats):
+        lines = [text.format(d=51 + i % 140, s=50 + i % 140) for i in range(total)]
+        programs.append(machine.load(HEAD + "\n".join(lines) + "\nret;\n}"))
+    best = [1e9, 1e9]
+    for _ in range(10):
+        for which, program in enumerate(programs):
+            start = time.process_time()  # of this one thread: other processes do not count
+            machine.launch(program, "one", (blocks,), (threads,), [np.uint64(data).tobytes()])
+            best[which] = min(best[which], time.process_time() - start)
+    return 1e6 * (best[1] - best[0]) / repeats
+
+
+def instructions() -> None:
+    """The table of instructions."""
+    print("| instruction | 32 lanes, us | 1,024 lanes, us | 65,536 lanes, us | ns a lane |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for name, text in INSTRUCTIONS.items():
+        each = [cost(text, *shape) for shape in SHAPES]
+        lane = 1e3 * each[2] / 65536
+        print(f"| {name} | {each[0]:.1f} | {each[1]:.1f} | {each[2]:.0f} | {lane:.2f} |")
+
+
+def kernels() -> None:
+    """The table of matmul kernels (second launch: the first compiles segments)."""
+    print("\n| matmul kernel (capability 8.9) | 64 | 256 | 1024 |")
+    print("| --- | ---: | ---: | ---: |")
+    device = EmulatedDevice((8, 9))
+    rng = np.random.default_rng(0)
+    for case in registry.cases("matmul"):
+        if case.refusal((8, 9), "emulated", {"m": 64, "n": 64, "k": 64}) or case.variant.lesson:
+            continue
+        row = []
+        for size in (64, 256, 1024):
+            row.append(
+                f"{matmul(device, case, size, rng):.3f}" if size <= 256 or wanted(case) else "-"
+            )
+        print(f"| {case.label} | {' | '.join(row)} |", flush=True)
+
+
+def wanted(case: registry.Case) -> bool:
+    """Kernels worth the time at 1024."""
+    return case.spec.name in ("mma", "simt") and case.variant.format in ("fp32", "fp16")
+
+
+def matmul(
+    device: EmulatedDevice, case: registry.Case, size: int, rng: np.random.Generator
+) -> float:
+    """Processor seconds of the second launch (at 1024 of the first)."""
+    dims = {"m": size, "n": size, "k": size}
+    variant = case.variant
+    assert case.spec.build is not None
+    assert case.spec.plan is not None
+    params = case.spec.params(variant)
+    function = device.build(case.spec.build(variant, (8, 9), dims), params)
+    sources = {
+        n: device.upload(encode(variant.format, rng.standard_normal((size, size))), n) for n in "ab"
+    }
+    out = device.empty((size, size), storage_dtype(variant.output), name="c")
+    arguments = [{**sources, "c": out, **dims}[p.name] for p in params]
+    plan = case.spec.plan(variant, (8, 9), dims)
+    took = 0.0
+    for _ in range(2 if size < 1024 else 1):
+        start = time.process_time()
+        device.launch(function, plan, arguments)
+        took = time.process_time() - start
+    device.free(*sources.values(), out)
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernels", action="store_true", help="whole matmul kernels too")
+    chosen = parser.parse_args()
+    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}\n")
+    instructions()
+    if chosen.kernels:
+        kernels()
+
+
+if __name__ == "__main__":
+    main()
