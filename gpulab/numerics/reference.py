@@ -57,6 +57,10 @@ class Patch:
             return full
         return full[np.ix_(self.rows, self.cols)]
 
+    def rows_of(self, full: Stored, part: slice) -> Stored:
+        """Some rows of ``of(full)``."""
+        return full[np.ix_(self.rows[part], self.cols)]
+
     def index(self, i: int, j: int) -> tuple[int, int]:
         """Place in the full array of element (i, j) of the patch."""
         return int(self.rows[i]), int(self.cols[j])

@@ -1,6 +1,7 @@
 """What a verdict says and why: inconclusive evidence, limits of the gates, the record."""
 
 import json
+from dataclasses import replace
 
 import gate_kernels as wrong
 import numpy as np
@@ -8,12 +9,13 @@ import pytest
 from gate_kernels import MMA, Row, chained, change, runner, sequential
 
 from gpulab.errors import UsageError
-from gpulab.numerics import reference
+from gpulab.numerics import reference, simulate
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Contract
-from gpulab.numerics.inputs import DEFAULT, Family
+from gpulab.numerics.inputs import DEFAULT, Family, get_family
 from gpulab.ops import base
 from gpulab.ops.matmul import MATMUL
+from gpulab.ops.matmul_data import Data
 
 DIMS = {"m": 20, "n": 24, "k": 33}
 FP16 = Row("fp16")
@@ -77,6 +79,36 @@ def test_the_contract_gate_alone_is_inconclusive_where_zeros_pass_it():
         assert full.contract_passed == (k == 256)
         assert full.verdict == "FAIL"
         assert not full.arithmetic_passed
+
+
+def test_resting_on_the_contract_gate_leaves_the_arithmetic_aside():
+    lesson = Row("fp16", "fp16", "fp16", lesson=True)
+    j = judge(lesson, runner(lesson, wrong.half_sum), rests_on="contract")
+    assert (j.verdict, j.reason.code) == ("INCONCLUSIVE", "power")
+    assert j.contract_passed
+    assert not j.arithmetic_passed
+    zeros = judge(FP16, runner(FP16, wrong.zeros), rests_on="contract")
+    assert (zeros.verdict, zeros.reason.code) == ("FAIL", "contract")
+
+
+def test_a_single_element_is_measured_against_many_of_its_kind():
+    contract = Contract("fp16", "fp32", "fp32")
+    spread = Data(MATMUL, contract, {"m": 1, "n": 1, "k": 15}, 0, Cache()).spread("normal")
+    assert spread.count >= 256
+    assert spread.mean_square > 0
+
+
+def test_both_directions_are_simulated_where_the_order_matters():
+    contract = Contract("fp32", "fp32", "fp32")
+    data = Data(MATMUL, contract, {"m": 32, "n": 32, "k": 200}, 0, Cache())
+    for family in ("sorted", "spiked", "cancelling", "periodic"):
+        assert not get_family(family).same_along_k
+        block = data.block(family)
+        backward = replace(block, a=block.a[:, ::-1], b=block.b[::-1])
+        one_way = [simulate.spread(contract, b).mean_square for b in (block, backward)]
+        # The float64 references of both directions differ in their last bits.
+        assert data.spread(family).mean_square == pytest.approx(max(one_way), rel=2**-20, abs=0)
+        assert one_way[0] != pytest.approx(one_way[1], rel=2**-20, abs=0)
 
 
 def test_one_positive_family_alone_has_no_power_at_thirteen_bits():

@@ -106,6 +106,24 @@ def test_contract_gate_limits_and_nan():
         assert bad.fraction == INF
 
 
+@pytest.mark.parametrize("kind", [INF, -INF, NAN])
+def test_contract_gate_wants_the_kind_of_the_reference(kind):
+    t = gates.ContractTolerance(0.25, "")
+    found = contract_gate(arr(kind, 0.0, -kind), arr(kind, kind, kind), 1.0, t)
+    assert found.ok.tolist() == [True, False, bool(np.isnan(kind))]
+    assert found.fraction == INF
+
+
+def test_interval_counts_a_tie_that_rounds_the_other_way_as_outside():
+    """1 + D is half way to the next half number and goes to the even 1.0: D is not enough."""
+    fp16 = get("fp16")
+    d = fp16.unit_roundoff
+    found = interval(arr(1 + fp16.eps), arr(1.0), arr(d), fp16)
+    assert not found.ok.any()
+    assert found.fraction > 1
+    assert interval(arr(1 + fp16.eps), arr(1.0), arr(d * (1 + 2**-40)), fp16).ok.all()
+
+
 @pytest.mark.parametrize("output", ["fp32", "fp16", "bf16", "e4m3"])
 def test_interval_is_where_rounding_the_bounds_says(output):
     """Against exact rational arithmetic on every neighbour of the right answer."""
@@ -208,6 +226,11 @@ def test_allowances_are_the_published_formulas():
     )
     assert promoted.allowance(64).relative == pytest.approx(
         float((Fraction(2, 5) * 64 / 32 + 1) * 68 / 2**14)
+    )
+    through = Contract("e4m3", "fp32", "fp32", wrong.MMA["e4m3"], (9, 0))  # two half blocks, RN add
+    restarted = float((Fraction(2, 5) * 32 / 16 + 1) * Fraction(21, 2) * u)
+    assert through.allowance(k).relative == pytest.approx(
+        restarted + 4 * math.sqrt(k / 32) * float(u)
     )
     half = Contract("fp16", "fp16", "fp16").allowance(k).relative
     assert half == pytest.approx(float((1 + Fraction(1, 1 << 11)) ** (k + 1) - 1))

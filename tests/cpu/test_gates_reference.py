@@ -150,7 +150,9 @@ def test_probes_are_exact_in_every_order(contract, k):
     if contract.instruction is not None:
         kernel = chained(contract.instruction, contract.capability)
         assert np.array_equal(kernel(a, b, probe.inputs["a"], probe.inputs["b"]), right)
-    assert np.any(a[:, -1] != 0), "the last term is in"
+    assert a[0, -1] != 0, "the last term is in, in the first row"
+    if k * ((1 << ints.wide) - 1) <= 2**contract.sum_bits:
+        assert (ints.stride, np.count_nonzero(a)) == (1, a.size), "no sparser than it must be"
     if k > 1:
         signed = (b < 0).any(axis=0)
         assert np.array_equal(signed, np.arange(5) % 2 == (0 if signed[0] else 1)), "every second"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gate_kernels import Row, change, runner, sequential
 
+from gpulab.numerics import structure
 from gpulab.ops.base import RunResult
 from gpulab.ops.matmul import MATMUL
 
@@ -139,3 +140,19 @@ def test_clamped_tails_meet_an_infinity():
     assert judge(FP16, runner(FP16, clamped), dims).verdict == "PASS"
     found = judge(FP16, runner(FP16, clamped), dims, effort="full")
     assert found.reason.code == "nonfinite"
+
+
+@pytest.mark.parametrize("kind", [np.nan, np.inf, -np.inf])
+def test_kinds_must_match_element_by_element(kind):
+    right = np.array([[1.0, kind], [2.0, 3.0]])
+    assert structure.check_kinds(right, right) is None
+    for index, value in (((0, 1), 5.0), ((1, 0), kind)):
+        got = right.copy()
+        got[index] = value
+        found = structure.check_kinds(got, right)
+        assert found is not None
+        assert (found.index, found.count) == (index, 1)
+    if np.isinf(kind):
+        opposite = right.copy()
+        opposite[0, 1] = -kind
+        assert structure.check_kinds(opposite, right).index == (0, 1)
