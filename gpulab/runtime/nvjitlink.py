@@ -2,7 +2,8 @@
 
 Used where NVRTC does not assemble by itself: Numba's PTX, PTX handed in by a checker's child, and
 code of a lower target that is to run on a newer card. The driver's own JIT would do the same but
-refuses PTX newer than itself.
+refuses PTX newer than itself. nvJitLink must not look into the driver's compute cache: what comes
+from there comes without ptxas' words.
 
 Source: nvJitLink documentation, chapter "Supported Link Options".
 """
@@ -20,6 +21,8 @@ from gpulab.errors import BuildError
 from gpulab.runtime import diagnostics, toolkit
 
 _PTX, _LTOIR = 2, 3  # nvJitLinkInputType
+CACHING = (12, 1)
+"""The first nvJitLink that knows ``-no-cache``."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ def _link(
             fix=toolkit.pip_nvjitlink(major),
         )
     library, handle = _library(path), ctypes.c_void_p()
+    found = version(major) or (major, 0)
+    options = [*options, *(["-no-cache"] if found >= CACHING else [])]
     raw = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     code = library.nvJitLinkCreate(ctypes.byref(handle), len(options), raw)
     if code != 0:
@@ -113,7 +118,7 @@ def _link(
         if code != 0:
             raise diagnostics.link_error((error + log).decode(errors="replace"), inputs[0][2], ptx)
         image = _read(library, handle, f"Linked{what}", "")
-        return Linked(image, (error + log).decode(errors="replace"), version(major) or (major, 0))
+        return Linked(image, (error + log).decode(errors="replace"), found)
     finally:
         library.nvJitLinkDestroy(ctypes.byref(handle))
 

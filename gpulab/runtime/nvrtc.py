@@ -3,9 +3,12 @@
 One compilation for ``sm_XX`` gives both: the PTX that the emulated device runs and the cubin that
 ptxas made of that very PTX for the card (``tests/cpu/test_runtime_nvrtc.py`` holds that the PTX
 equals the one ``compute_XX`` gives). Contraction is off twice, in the compiler and in ptxas,
-which would otherwise fuse a plain ``mul.f16`` and ``add.f16``.
+which would otherwise fuse a plain ``mul.f16`` and ``add.f16``. From 12.9 NVRTC looks into the
+driver's compute cache, where there is a driver, and what it finds there comes without a word from
+ptxas: no registers, no spills, no warnings. So that cache is off; ``gpulab.runtime.cache`` keeps
+the words with the code.
 
-Source: NVRTC documentation, chapters 3 (API) and 4 (options).
+Source: NVRTC documentation, chapters "User Interface" (API, options) and "Caching (CUDA 12.9+)".
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from typing import Any
 from gpulab.errors import BuildError, DeviceMissingError
 from gpulab.runtime import diagnostics, sources, toolkit
 from gpulab.runtime.toolkit import Capability, Toolkit
+
+CACHING = (12, 9)
+"""The first NVRTC that caches, and knows ``-no-cache``; older ones refuse the option."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,7 @@ def options(
     *,
     defines: Sequence[str] = (),
     contract: bool = False,
+    lab_headers: bool = True,
 ) -> tuple[str, ...]:
     """The options of every compilation of the lab; nothing else is ever passed to NVRTC.
 
@@ -106,6 +113,7 @@ def options(
         target: ``sm_89`` for PTX and cubin, ``compute_89`` for PTX alone.
         defines: ``NAME=VALUE`` macros.
         contract: let multiplications and additions fuse.
+        lab_headers: ``raw_kernels/`` can be included, not the CUDA headers alone.
     """
     fused = "true" if contract else "false"
     chosen = [
@@ -119,7 +127,8 @@ def options(
         "-lineinfo",
         # Includes are written from the root: without this NVRTC also looks where the process is.
         "-no-source-include",
-        f"-I{sources.root()}",
+        *(["-no-cache"] if kit.version >= CACHING else []),
+        *([f"-I{sources.root()}"] if lab_headers else []),
         *(f"-I{folder}" for folder in kit.headers),
         *(f"-D{define}" for define in defines),
     ]
@@ -181,6 +190,7 @@ def compile_text(
     contract: bool = False,
     cubin: bool = True,
     kit: Toolkit | None = None,
+    lab_headers: bool = True,
 ) -> Compiled:
     """Compile source text; see ``compile_cubin`` for the other arguments and the errors.
 
@@ -194,6 +204,7 @@ def compile_text(
         contract: let ``a * b + c`` fuse.
         cubin: assemble too; without, the log has no resources and ptxas checks nothing.
         kit: which NVRTC; ``toolkit.default()`` unless told.
+        lab_headers: ``raw_kernels/`` can be included, not the CUDA headers alone.
     """
     kit = kit or toolkit.default()
     target = target_name(kit, capability, feature_target)
@@ -201,12 +212,14 @@ def compile_text(
 
     def ptx_alone() -> str:  # ptxas names a line of the PTX: fetch it to translate the line
         rest: dict[str, Any] = {"feature_target": feature_target, "contract": contract, "kit": kit}
+        rest["lab_headers"] = lab_headers
         again = compile_text(text, name, entry, capability, defines=defines, cubin=False, **rest)
         return again.ptx
 
     with _Program(kit, text, name) as program:
         program.check("AddNameExpression", program.handle, entry.encode())
-        if not program.compile(options(kit, asked, defines=defines, contract=contract)):
+        flags = options(kit, asked, defines=defines, contract=contract, lab_headers=lab_headers)
+        if not program.compile(flags):
             raise diagnostics.build_error(
                 program.log, name, entry, target, kit, ptx_alone if cubin else None
             )

@@ -1,5 +1,6 @@
 """Compilation without a driver: what the options mean, and what a refusal says."""
 
+import dataclasses
 import os
 
 import pytest
@@ -64,6 +65,21 @@ def test_ptxas_is_told_not_to_contract_too():
     kept = compile_text(HALF_SUM, "sum.cu", "sum", (8, 9)).cubin
     fused = compile_text(HALF_SUM, "sum.cu", "sum", (8, 9), contract=True).cubin
     assert kept != fused
+
+
+def test_the_drivers_compute_cache_is_not_asked():
+    """What NVRTC takes from there comes without ptxas' words. 12.8 has no such cache or option."""
+    kit = toolkit.find()
+    for version, there in (((12, 8), False), ((12, 9), True), ((13, 0), True)):
+        chosen = nvrtc.options(dataclasses.replace(kit, version=version), "sm_89")
+        assert ("-no-cache" in chosen) == there
+
+
+def test_one_source_tells_of_each_of_its_kernels():
+    two = SUM + SUM.replace("sum(", "other(")
+    for entry in ("sum", "other"):
+        made = compile_text(two, "two.cu", entry, (9, 0))
+        assert resources.parse(made.log, made.lowered).registers > 0
 
 
 def test_subnormals_are_kept():

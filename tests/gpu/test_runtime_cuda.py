@@ -10,7 +10,7 @@ from runtime_card import CONNECTION, ONE, PAIR, SIZED, run, source
 
 from gpulab.errors import DeviceMissingError, UsageError
 from gpulab.registry import LaunchPlan, NumbaBuild, Param
-from gpulab.runtime import nvrtc, sources
+from gpulab.runtime import nvrtc, resources, sources
 from gpulab.runtime.cache import Store
 from gpulab.runtime.cuda import CudaDevice
 from gpulab.runtime.device import PtxBuild
@@ -31,6 +31,15 @@ def card(store):
 @pytest.fixture
 def raw(tmp_path):
     return lambda text: source(tmp_path, text)
+
+
+def test_ptxas_speaks_although_the_driver_has_the_code_already(card):
+    """Two kernels of one source are one cubin to the driver's compute cache."""
+    text = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 3.0f; }\n'
+    text += text.replace("void k(", "void l(")
+    for entry in ("k", "l", "k"):
+        made = nvrtc.compile_text(text, "two.cu", entry, card.capability)
+        assert resources.parse(made.log, made.lowered).registers > 0
 
 
 def test_float32_subnormals_survive(card, raw):
