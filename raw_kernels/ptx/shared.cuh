@@ -30,6 +30,11 @@ inline void store_shared_4(unsigned shared, unsigned word) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(word) : "memory");
 }
 
+// The address is a multiple of 8 bytes.
+inline void store_shared_8(unsigned shared, float first, float second) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(first), "f"(second) : "memory");
+}
+
 inline void store_shared_16(unsigned shared, uint4 words) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(words.x),
                  "r"(words.y), "r"(words.z), "r"(words.w)
