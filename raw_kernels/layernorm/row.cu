@@ -72,7 +72,9 @@ struct TwoPass {
         });
         sums = row_reduce<kGroup, kFrom + 1>(sums, AddBoth{});
         const float mean = sums.first / count;
-        return {shift, mean, sums.second / count - mean * mean};
+        const float variance = sums.second / count - mean * mean;
+        // Rounding may take it below 0 in a row of equal values; a NaN stays.
+        return {shift, mean, variance < 0.0f ? 0.0f : variance};
     }
 };
 

@@ -1,0 +1,240 @@
+"""Runs a row kernel on families and probes and collects what every check says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.formats import decode, storage_dtype
+from gpulab.numerics import gates, structure
+from gpulab.numerics.gates import RmsSum, rms_limit
+from gpulab.numerics.inputs import MIN_ROUNDING_SHARE
+from gpulab.numerics.power import Certificate
+from gpulab.numerics.simulate import Spread
+from gpulab.numerics.structure import POISONS, Finding
+from gpulab.numerics.verdict import Judgement, ProbeResult, Reason
+from gpulab.ops.base import Effort, RestsOn, Runner
+from gpulab.ops.rows_contract import Floats, RowContract, Sums
+from gpulab.ops.rows_data import RowData, RowInputs, row_squares
+from gpulab.ops.rows_families import RowFamily
+from gpulab.ops.rows_measure import RowFamilyResult, bands, ceiling, measure
+from gpulab.ops.rows_mutants import Evidence, certify
+from gpulab.ops.rows_probes import RowProbe
+
+Outputs = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class RowJudgement(Judgement):
+    """The verdict on a row kernel.
+
+    Args:
+        contract_name: of the rounding contract it was judged by; empty: the operation's only one.
+        caught_on: families and probes on which the arithmetic gate failed it.
+    """
+
+    contract_name: str = ""
+    caught_on: tuple[str, ...] = field(default=())
+
+    def to_record(self) -> dict[str, Any]:
+        """The fields of the lab's record."""
+        close: dict[str, list[str]] = {}
+        for family in self.families:
+            assert isinstance(family, RowFamilyResult)
+            for tolerance, passes in family.allclose.items():
+                if passes:
+                    close.setdefault(tolerance, []).append(family.family)
+        return super().to_record() | {
+            "contract": self.contract_name or None,
+            "caught_on": list(self.caught_on),
+            "allclose_passes_on": close,
+        }
+
+
+class Case:
+    """One kernel at one size.
+
+    Args:
+        contract: what it is judged by.
+        data: inputs and answers.
+        run: the kernel.
+        families: the first is run twice.
+        effort: which probes.
+        rests_on: which gate decides.
+    """
+
+    def __init__(
+        self,
+        contract: RowContract,
+        data: RowData,
+        run: Runner,
+        families: Sequence[RowFamily],
+        effort: Effort,
+        rests_on: RestsOn,
+    ) -> None:
+        self.contract, self.data, self.runner = contract, data, run
+        self.families, self.effort, self.rests_on = families, effort, rests_on
+        self.structure: list[Reason] = []
+        self.notes: list[str] = []
+        self.runs = 0
+
+    def judge(self) -> RowJudgement:
+        """Run everything and put it together."""
+        results = [self._family(i, family) for i, family in enumerate(self.families)]
+        probes: Sequence[RowProbe] = ()
+        if self.rests_on == "both":
+            probes = self.data.op.probes(self.contract, self.data.dims, self.effort)
+        probed = [self._probe(probe) for probe in probes]
+        caught = [r.family for r in results if not r.arithmetic_fraction <= 1.0]
+        caught += [p.probe for p in probed if not p.passed]
+        return RowJudgement(
+            families=tuple(results),
+            probes=tuple(probed),
+            power=self._power(probes),
+            structure=tuple(self.structure),
+            coverage=1.0,
+            coverage_text=self.data.coverage_text,
+            arithmetic_text=self.data.op.explain(self.contract, self.data.shape[1]),
+            runs=self.runs,
+            rests_on=self.rests_on,
+            notes=tuple(self.notes),
+            contract_name=self.contract.name,
+            caught_on=tuple(caught),
+        )
+
+    def _launch(self, inputs: RowInputs, poison: int, where: str) -> Outputs | None:
+        """One run; None (and a structural reason) where shape or type are not as declared."""
+        self.runs += 1
+        result = self.runner(self.data.spread_out(inputs.stored), poison=poison)
+        if not result.inputs_unchanged:
+            self._note(Finding("inputs-changed", "the kernel wrote to its inputs"), where)
+        op, (rows, cols) = self.data.op, self.data.shape
+        complete = True
+        for name in op.outputs(self.contract):
+            got = result.outputs.get(name)
+            if got is None:
+                self._note(Finding("shape", f"the kernel returned no output {name}"), where)
+                complete = False
+                continue
+            shape = (rows, cols) if op.wide(name) else (rows,)
+            dtype = storage_dtype(op.output_format(name, self.contract))
+            wrong = structure.check_shape(got, shape, dtype)
+            self._note(wrong, where)
+            complete &= wrong is None
+        return result.outputs if complete else None
+
+    def _note(self, finding: Finding | None, where: str) -> None:
+        """Keep the first finding of each kind."""
+        if finding is not None and all(r.code != finding.code for r in self.structure):
+            at = f", first at {[*finding.index]}" if finding.index is not None else ""
+            text = f"{where}: {finding.text}{at}"
+            self.structure.append(Reason(finding.code, text, finding.index, where))
+
+    def _family(self, number: int, family: RowFamily) -> RowFamilyResult:
+        inputs = self.data.family(family)
+        colours = POISONS if number % 2 == 0 else (POISONS[1], POISONS[0])
+        got = self._launch(inputs, colours[0], family.name)
+        if number == 0 and got is not None:
+            again = self._launch(inputs, colours[1], family.name)
+            for name in got if again is not None else ():
+                assert again is not None
+                self._note(structure.check_written(got[name], again[name], colours), family.name)
+                if not self.contract.atomics:
+                    repeat = structure.check_repeat(got[name], again[name], colours)
+                    self._note(repeat, family.name)
+        if family.rounds and inputs.share < MIN_ROUNDING_SHARE:
+            text = (
+                f"{family.name}: storing in {self.contract.format} changes only "
+                f"{inputs.share:.1%} of the elements"
+            )
+            self._note(Finding("exact-inputs", text), family.name)
+        asked = number == 0
+        if not asked:
+            self._unasked(inputs, family)
+        return measure(self.data, inputs, family, got, asked)
+
+    def _unasked(self, inputs: RowInputs, family: RowFamily) -> None:
+        """Say where the published ceiling is not asked, since no kernel could meet it."""
+        for answer in inputs.answers:
+            if not ceiling(self.data, answer, inputs.r0[answer.name])[2]:
+                self.notes.append(
+                    f"{family.name}: storing the inputs in {self.contract.format} alone exceeds "
+                    f"the published tolerance of {answer.name}; it is not asked there"
+                )
+
+    def _probe(self, probe: RowProbe) -> ProbeResult:
+        inputs = self.data.probe(probe)
+        got = self._launch(inputs, POISONS[self.runs % 2], probe.name)
+        if got is None:
+            reason = Reason("exact-probe", f"{probe.name}: no result to compare")
+            return ProbeResult(probe.name, probe.about, 1, 1, (reason,))
+        wrong = checked = 0
+        reasons: list[Reason] = []
+        for answer in inputs.answers:
+            values = decode(answer.row, got[answer.name])
+            for first, right, _, mine in bands(answer, answer.r1, values):
+                bad = ~right.right(mine)
+                wrong, checked = wrong + int(bad.sum()), checked + bad.size
+                at = structure.first_index(bad)
+                if at is not None and not reasons:
+                    index = (first + at[0], *at[1:])
+                    low, high = right.ends()
+                    text = (
+                        f"{probe.name}: {answer.name}{[*index]}: got {mine[at]:.9g}, "
+                        f"R1 = {right.r1[at]:.9g}, allowed {low[at]:.9g} .. {high[at]:.9g}"
+                    )
+                    reasons.append(Reason("exact-probe", text, index, probe.name))
+        return ProbeResult(probe.name, probe.about, wrong, checked, tuple(reasons))
+
+    def _power(self, probes: Sequence[RowProbe]) -> tuple[Certificate, ...]:
+        """The certificate of these inputs under this contract, computed once a run."""
+
+        def make() -> tuple[Certificate, ...]:
+            evidence = [self._family_evidence(family) for family in self.families]
+            for probe in probes:
+                inputs = self.data.probe(probe)
+                evidence.append(self._evidence(probe.name, inputs, {}, probe.sums))
+            return certify(self.data.op, self.contract, evidence, thorough=self.effort == "full")
+
+        key = (tuple(self.families), self.effort, self.rests_on)
+        return self.data.cached("power", *key, make=make)
+
+    def _family_evidence(self, family: RowFamily) -> Evidence:
+        inputs = self.data.family(family)
+        spreads = self.data.spreads(family) if family.rounds else {}
+        return self._evidence(family.name, inputs, spreads, family.sums)
+
+    def _evidence(
+        self, name: str, inputs: RowInputs, spreads: Mapping[str, Spread | None], sums: Sums
+    ) -> Evidence:
+        values = self.data.block(inputs)
+        op, contract = self.data.op, self.contract
+        answers = op.answers(contract, values, sums)
+
+        def failed_by(outputs: dict[str, Floats]) -> list[str]:
+            parts = []
+            for answer in answers:
+                got = outputs[answer.name]
+                if self.rests_on == "contract":
+                    tolerance = gates.contract_tolerance(
+                        op.table, contract.format, answer.row.name, self.data.shape[1]
+                    )
+                    largest = float(np.abs(np.nan_to_num(answer.r1)).max(initial=0.0))
+                    if not gates.contract_gate(got, answer.r1, largest, tolerance).ok.all():
+                        parts.append("contract")
+                    continue
+                if not answer.right(got).all():
+                    parts.append("interval")
+                spread = spreads.get(answer.name)
+                if spread is not None:
+                    q = row_squares(answer, got)
+                    total = RmsSum(float(q.sum()), len(q))
+                    if not total.rms <= rms_limit(spread, total.count):
+                        parts.append("rms")
+            return list(dict.fromkeys(parts))
+
+        return Evidence(name, values, answers, failed_by)

@@ -1,0 +1,240 @@
+"""The numbers of a row kernel on one input family: errors, both gates, first wrong elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.formats import decode
+from gpulab.numerics import gates
+from gpulab.numerics.errors import ErrorSummary, elementwise
+from gpulab.numerics.gates import ContractTolerance, RmsSum
+from gpulab.numerics.simulate import Spread
+from gpulab.numerics.structure import first_index
+from gpulab.numerics.verdict import FamilyResult, Reason
+from gpulab.ops.rows_contract import Answer, Floats
+from gpulab.ops.rows_data import RowData, RowInputs, row_squares
+from gpulab.ops.rows_families import RowFamily
+
+USUAL = (1e-2, 1e-3)
+"""Tolerances of the allclose that tests usually make, relative and absolute alike."""
+
+
+@dataclass(frozen=True)
+class RowFamilyResult(FamilyResult):
+    """Numbers of a family, and what the usual comparison would have said.
+
+    Args:
+        allclose: for each usual tolerance, whether ``allclose(got, R1)`` passes.
+    """
+
+    allclose: Mapping[str, bool] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """For records."""
+        return super().to_json() | {"allclose": dict(self.allclose)}
+
+
+def bands(
+    answer: Answer, r0: Floats, values: Floats
+) -> Iterator[tuple[int, Answer, Floats, Floats]]:
+    """The whole result against the distinct rows, one repetition at a time.
+
+    Yields:
+        First row, the answer for these rows, R0 likewise, the values.
+    """
+    distinct = len(answer.r1)
+    for first in range(0, len(values), distinct):
+        part = values[first : first + distinct]
+        if len(part) == distinct:
+            yield first, answer, r0, part
+        else:
+            yield first, _top(answer, len(part)), r0[: len(part)], part
+
+
+def _top(answer: Answer, rows: int) -> Answer:
+    """The answer for the first rows."""
+
+    def finish(values: Floats, at: Any) -> Floats:
+        if at is not ...:
+            return answer.finish(values, at)
+        whole = np.zeros(answer.r1.shape)
+        whole[:rows] = values
+        return answer.finish(whole, ...)[:rows]
+
+    return Answer(
+        answer.name,
+        answer.r1[:rows],
+        answer.centre[:rows],
+        answer.d[:rows],
+        answer.scale[:rows],
+        finish,
+        answer.row,
+    )
+
+
+@dataclass
+class _Sums:
+    error0: ErrorSummary = field(default_factory=lambda: ErrorSummary(0.0, 0.0, None))
+    error1: ErrorSummary = field(default_factory=lambda: ErrorSummary(0.0, 0.0, None))
+    contract: float = 0.0
+    interval: float = 0.0
+    rms: float | None = None
+    rms_limit: float | None = None
+    close: dict[str, bool] = field(default_factory=lambda: {f"{t:g}": True for t in USUAL})
+    reasons: dict[str, Reason] = field(default_factory=dict)
+
+    def fail(self, code: str, text: str, index: tuple[int, ...] | None, where: str) -> None:
+        """Keep the first reason of each code."""
+        self.reasons.setdefault(code, Reason(code, text, index, where))
+
+
+def ceiling(data: RowData, answer: Answer, r0: Floats) -> tuple[ContractTolerance, float, bool]:
+    """The published tolerance of an output, max |R0|, and whether every right kernel meets it."""
+    contract = data.contract
+    tolerance = gates.contract_tolerance(
+        data.op.table, contract.format, answer.row.name, data.shape[1]
+    )
+    finite = r0[np.isfinite(r0)]
+    largest = float(np.abs(finite).max(initial=0.0))
+    ends = (answer.ideal(), *answer.ends())
+    met = [gates.contract_gate(end, r0, largest, tolerance).ok.all() for end in ends]
+    return tolerance, largest, all(met)
+
+
+def measure(
+    data: RowData,
+    inputs: RowInputs,
+    family: RowFamily,
+    outputs: Mapping[str, NDArray[Any]] | None,
+    asked: bool,
+) -> RowFamilyResult:
+    """Judge the outputs on one family.
+
+    Args:
+        data: of the case.
+        inputs: of the family.
+        family: which.
+        outputs: as stored; None where there is nothing to judge.
+        asked: the published ceiling is asked of this family even where storing the inputs alone
+            breaks it.
+    """
+    spreads = data.spreads(family) if family.rounds else {}
+    sums, main = _Sums(), inputs.answers[0]
+    tolerance, largest, _ = ceiling(data, main, inputs.r0[main.name])
+    if outputs is None:
+        sums.contract = sums.interval = np.inf
+        sums.error0 = sums.error1 = ErrorSummary(np.inf, np.inf, None)
+    else:
+        for answer in inputs.answers:
+            values = decode(answer.row, outputs[answer.name])
+            _judge(sums, data, inputs, answer, values, family, asked, answer is main)
+            _rms(sums, answer, values, spreads.get(answer.name), family)
+    atol = tolerance.rtol * largest
+    return RowFamilyResult(
+        family=family.name,
+        seed=data.seed,
+        max_abs_err=sums.error0.max_abs,
+        max_rel_err=sums.error0.max_rel,
+        max_abs_err_stored=sums.error1.max_abs,
+        storage_err=inputs.storage.max_abs,
+        rtol=tolerance.rtol,
+        atol=atol,
+        contract_fraction=sums.contract,
+        contract_text=f"{tolerance.text}; atol = rtol * max|R0| = {atol:.4g}",
+        interval_fraction=sums.interval,
+        rms=sums.rms,
+        rms_limit=sums.rms_limit,
+        reasons=tuple(sums.reasons.values()),
+        allclose=sums.close,
+    )
+
+
+def _judge(
+    sums: _Sums,
+    data: RowData,
+    inputs: RowInputs,
+    answer: Answer,
+    values: Floats,
+    family: RowFamily,
+    asked: bool,
+    shown: bool,
+) -> None:
+    r0 = inputs.r0[answer.name]
+    tolerance, largest, meetable = ceiling(data, answer, r0)
+    for first, right, exact, got in bands(answer, r0, values):
+        if shown:
+            sums.error0 = sums.error0.merge(_placed(elementwise(got, exact), first))
+            sums.error1 = sums.error1.merge(_placed(elementwise(got, right.r1), first))
+        for t in USUAL:
+            key = f"{t:g}"
+            with np.errstate(over="ignore"):
+                sums.close[key] &= bool(np.allclose(got, right.r1, rtol=t, atol=t, equal_nan=True))
+        if meetable or asked:
+            gate = gates.contract_gate(got, exact, largest, tolerance)
+            sums.contract = max(sums.contract, gate.fraction)
+            at = first_index(~gate.ok)
+            if at is not None:
+                bound = tolerance.rtol * (largest + abs(exact[at]))
+                text = f"got {got[at]:.9g}, R0 = {exact[at]:.9g}, bound {bound:.4g}"
+                code = "contract" if meetable else "contract-unmeetable"
+                _fail(sums, code, text, at, first, answer, family)
+        ok = right.right(got)
+        share = float(right.share(got).max(initial=0.0))
+        sums.interval = max(sums.interval, share if not ok.all() else min(share, 1.0))
+        at = first_index(~ok)
+        if at is not None:
+            low, high = right.ends()
+            text = (
+                f"got {got[at]:.9g}, R1 = {right.r1[at]:.9g}, "
+                f"allowed {low[at]:.9g} .. {high[at]:.9g}"
+            )
+            _fail(sums, "interval", text, at, first, answer, family)
+
+
+def _fail(
+    sums: _Sums,
+    code: str,
+    text: str,
+    at: tuple[int, ...],
+    first: int,
+    answer: Answer,
+    family: RowFamily,
+) -> None:
+    index = (first + at[0], *at[1:])
+    sums.fail(code, f"{family.name}: {answer.name}{[*index]}: {text}", index, family.name)
+
+
+def _rms(
+    sums: _Sums, answer: Answer, values: Floats, spread: Spread | None, family: RowFamily
+) -> None:
+    """The rms part of one output; the one that uses most of its limit is shown."""
+    if spread is None:
+        return
+    total = RmsSum()
+    for _, right, _, got in bands(answer, answer.r1, values):
+        q = row_squares(right, got)
+        total.square += float(q.sum())
+        total.count += len(q)
+    rms, limit = total.rms, gates.rms_limit(spread, min(total.count, len(answer.r1)))
+    if not rms <= limit:
+        text = f"{family.name}: rms of {answer.name} is {rms:.3g}, limit {limit:.3g}"
+        sums.fail("rms", text, None, family.name)
+    worse = (
+        sums.rms is None or sums.rms_limit is None or not rms * sums.rms_limit <= sums.rms * limit
+    )
+    if worse:
+        sums.rms, sums.rms_limit = rms, limit
+
+
+def _placed(summary: ErrorSummary, first: int) -> ErrorSummary:
+    """The summary with its index in the whole result."""
+    if summary.index is None:
+        return summary
+    return ErrorSummary(
+        summary.max_abs, summary.max_rel, (first + summary.index[0], *summary.index[1:])
+    )
