@@ -140,6 +140,9 @@ def test_interval_is_where_rounding_the_bounds_says(output):
         one = [
             interval(got[i : i + 1], r1[i : i + 1], d[i : i + 1], row).fraction for i in range(60)
         ]
+        if found.ok.all():
+            rest = interval(got[60:], r1[60:], d[60:], row).fraction
+            assert found.fraction == max(*one, rest), "the largest share, wherever it is"
         for i, share in enumerate(one):
             want = exact_share(row, got[i], r1[i], d[i])
             assert share == pytest.approx(float(want), rel=2**-40) or not found.ok[i]
@@ -271,6 +274,27 @@ def test_the_interval_part_is_needed(monkeypatch):
     j, codes = reasons(row, slip, dims, ["normal"])
     assert codes == {"exact-probe"}, "without it only the probe is left"
     assert j.verdict == "FAIL"
+
+
+def test_fractions_are_the_largest_over_elements_and_families():
+    row, dims = Row("fp32"), {"m": 300, "n": 1000, "k": 8}  # more than one piece
+    j, codes = reasons(row, wrong.sequential, dims, None)
+    assert codes == set()
+    by_family = [f.interval_fraction for f in j.families]
+    assert j.parts["interval"] == max(by_family)
+    assert min(by_family) > 0
+    assert j.arithmetic_fraction == max(j.parts.values()) <= 1
+    for family in ("normal", "uniform"):
+        alone, _ = reasons(row, wrong.sequential, dims, [family])
+        a, b = MATMUL.make_inputs(dims, family, "fp32", 0).values()
+        r1 = a.astype(float) @ b.astype(float)
+        s = np.abs(a).astype(float) @ np.abs(b)
+        allowed = Contract("fp32", "fp32", "fp32").allowance(8)
+        got = wrong.sequential(a.astype(float), b.astype(float))
+        whole = interval(got, r1, allowed.relative * s + allowed.absolute, get("fp32"))
+        assert alone.families[0].interval_fraction == pytest.approx(whole.fraction, rel=2**-20)
+        z = (got - r1) / s
+        assert alone.families[0].rms == pytest.approx(errors.rms(z), rel=2**-20, abs=0)
 
 
 def test_the_probes_are_needed():
