@@ -14,6 +14,7 @@ from gpulab.emulator.codegen import Compiler
 from gpulab.emulator.executor import Executor
 from gpulab.emulator.flow import Flow, split
 from gpulab.emulator.globalmem import GlobalMemory
+from gpulab.emulator.launching import prepare
 from gpulab.emulator.observe import Allocation, LaunchInfo, Observer
 from gpulab.emulator.ops.registry import Env
 from gpulab.emulator.ptx.linker import Kernel, link
@@ -202,7 +203,7 @@ class Machine:
             )
         ready = program.entries[entry]
         watchers = (*self._observers(), *observers)
-        launch = self._launch_of(ready.kernel, grid, block, params, shared_bytes, watchers)
+        launch = prepare(ready.kernel, grid, block, params, shared_bytes, self.capability, watchers)
         offset = ready.param_address - GLOBAL_BASE
         raw = np.frombuffer(launch.params, np.uint8)
         self.memory.data[offset : offset + raw.size] = raw
@@ -236,47 +237,6 @@ class Machine:
 
             found.append(RaceDetector())
         return found
-
-    def _launch_of(
-        self,
-        kernel: Kernel,
-        grid: Sequence[int],
-        block: Sequence[int],
-        params: Sequence[bytes],
-        shared_bytes: int,
-        watchers: Sequence[Observer],
-    ) -> Launch:
-        gx, gy, gz = (*map(int, grid), 1, 1)[:3]
-        bx, by, bz = (*map(int, block), 1, 1)[:3]
-        threads = bx * by * bz
-        if min(gx, gy, gz, bx, by, bz) < 1 or threads > 1024:
-            raise UsageError(f"launch shape grid {tuple(grid)} block {tuple(block)} is impossible")
-        limit = kernel.max_threads
-        if limit and threads > int(np.prod(limit)):
-            raise UsageError(
-                f"{kernel.name} is compiled for at most {int(np.prod(limit))} threads a block, "
-                f"got {threads}"
-            )
-        if len(params) != len(kernel.params):
-            raise UsageError(
-                f"{kernel.name} takes {len(kernel.params)} parameters, got {len(params)}"
-            )
-        packed = bytearray(kernel.param_bytes)
-        for (name, (at, variable)), given in zip(kernel.params.items(), params, strict=True):
-            if len(given) != variable.nbytes:
-                raise UsageError(f"parameter {name} has {variable.nbytes} bytes, got {len(given)}")
-            packed[at : at + len(given)] = given
-        return Launch(
-            kernel,
-            (gx, gy, gz),
-            (bx, by, bz),
-            kernel.shared_static + shared_bytes,
-            shared_bytes,
-            bytes(packed),
-            self.capability,
-            threads,
-            tuple(watchers),
-        )
 
     def _begin(self, launch: Launch) -> None:
         if not launch.observers:

@@ -35,7 +35,9 @@ def test_half_pairs(opcode: str) -> None:
     one = instruction(f"{opcode}.f16", [a.astype(np.uint16)], np.uint16)
     both = instruction(f"{opcode}.f16x2", [a], np.uint32)
     assert np.array_equal(both & 0xFFFF, one)
-    assert np.array_equal(both >> 16, instruction(f"{opcode}.f16", [(a >> 16).astype(np.uint16)], np.uint16))
+    assert np.array_equal(
+        both >> 16, instruction(f"{opcode}.f16", [(a >> 16).astype(np.uint16)], np.uint16)
+    )
 
 
 def test_double_reciprocals_keep_the_upper_word() -> None:

@@ -49,6 +49,24 @@ def test_reading_a_copy_before_its_wait_is_a_fault() -> None:
         assert caught.value.details["line"] == 14
 
 
+@pytest.mark.parametrize("place", ["threadIdx.x", "(threadIdx.x + blockIdx.x) % 32"])
+def test_old_data_under_a_copy_in_flight_cannot_be_read(place: str) -> None:
+    """The buffer was valid before the copy: what is read then is stale, not uninitialised."""
+    source = f"""extern "C" __global__ void kernel(const float* in, float* o) {{
+  __shared__ float s[32];
+  s[threadIdx.x] = 1;
+  __syncthreads();
+  unsigned to = (unsigned)__cvta_generic_to_shared(&s[{place}]);
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(in + threadIdx.x));
+  o[threadIdx.x] = s[{place}];
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}}"""
+    data = np.zeros(32, np.float32)
+    with pytest.raises(FaultError) as caught:
+        run(source, [data, data.copy()], grid=(3,))
+    assert (caught.value.details["fault"], caught.value.details["line"]) == ("async_in_flight", 7)
+
+
 @pytest.mark.parametrize("size", [4, 8, 16])
 def test_copies_of_every_size_zero_fill(size: int) -> None:
     cache = "cg" if size == 16 else "ca"

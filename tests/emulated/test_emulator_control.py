@@ -189,6 +189,23 @@ def test_spin_lock_inside_a_warp_makes_progress() -> None:
     assert run(source, [np.zeros(1, I), np.zeros(1, I)], grid=(3,)).arrays[1][0] == 96
 
 
+def test_spinning_below_the_code_that_frees_it_makes_progress() -> None:
+    """The waiting loop comes first in program order: lowest-first alone would never leave it."""
+    text = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry kernel(.param .u64 flag) {
+  .reg .b64 %p; .reg .b32 %t, %v; .reg .pred %q, %r;
+  ld.param.u64 %p, [flag]; mov.u32 %t, %tid.x; setp.eq.u32 %q, %t, 7;
+  @%q bra FREE;
+SPIN: ld.volatile.global.u32 %v, [%p]; setp.eq.u32 %r, %v, 0; @%r bra SPIN;
+  bra DONE;
+FREE: mov.u32 %v, 5; st.volatile.global.u32 [%p], %v;
+DONE: ret;
+}"""
+    assert run("", [np.zeros(1, I)], text=text, budget=50_000).arrays[0][0] == 5
+
+
 def test_waiting_for_another_block_makes_progress() -> None:
     source = """extern "C" __global__ void kernel(volatile int* flag, int* o) {
   if (blockIdx.x == 0) {

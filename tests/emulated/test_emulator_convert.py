@@ -253,6 +253,23 @@ def test_small_formats_round_to_nearest(name: str) -> None:
         assert code == order[0] | (int(math.copysign(1, x) < 0) << (form.bits - 1)), x
 
 
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_float64_just_beside_a_tie_is_not_rounded_twice(name: str) -> None:
+    """Nearer to the tie than float32 can tell: rounding through float32 would lose the side."""
+    form = FORMS[name][0]
+    rng = np.random.default_rng(13)
+    whole = rng.integers(1 << form.mantissa, 2 << form.mantissa, 400) + 0.5
+    tiny = rng.integers(0, 1 << form.mantissa, 400) + 0.5  # subnormal ties
+    grid = np.concatenate([whole * 2.0**-8, tiny * 2.0 ** (1 - form.bias - form.mantissa)])
+    a = grid * (1 + rng.choice([-1, 0, 1], grid.size) * 2.0**-45)
+    bits = a.view(np.uint64)
+    got = smallfloat.encode(name, a)
+    want = [form.round(Fraction(x), "rn") for x in a.tolist()]
+    assert got.tolist() == want
+    if name == "f16":
+        assert instruction("cvt.rn.f16.f64", [bits], np.uint16).tolist() == want
+
+
 def test_unsupported_conversion_names_itself() -> None:
     from gpulab.errors import BuildError
 

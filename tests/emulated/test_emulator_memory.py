@@ -40,6 +40,12 @@ def test_store_past_the_end_names_thread_block_line_and_offset() -> None:
     assert "case.cu:3" in str(error)
 
 
+def test_a_single_element_past_the_end() -> None:
+    error = fault(STORE, np.zeros(191, F), 191, grid=(3,), block=(64,))
+    assert error.details["lanes"] == 1
+    assert error.details["offset"] == 764
+
+
 def test_in_bounds_is_silent() -> None:
     (a,) = run(STORE, [np.zeros(192, F), 192], grid=(3,), block=(64,)).arrays
     assert np.array_equal(a, np.arange(192))

@@ -33,7 +33,9 @@ def run(
     grid: tuple[int, ...] = (1,), block: tuple[int, ...] = (32,),
 ) -> list[Array]:  # fmt: skip
     signature = tuple(
-        types.Array(types.float16 if a.dtype == np.float16 else getattr(types, a.dtype.name), a.ndim, "C")
+        types.Array(
+            types.float16 if a.dtype == np.float16 else getattr(types, a.dtype.name), a.ndim, "C"
+        )
         for a in arrays
     )
     with warnings.catch_warnings():
@@ -48,7 +50,10 @@ def run(
         params += array_arguments(addresses[-1], a)
     (entry,) = program.entries
     machine.launch(program, entry, grid, block, params)
-    return [machine.read(p, a.nbytes).view(a.dtype).reshape(a.shape) for p, a in zip(addresses, arrays, strict=True)]
+    return [
+        machine.read(p, a.nbytes).view(a.dtype).reshape(a.shape)
+        for p, a in zip(addresses, arrays, strict=True)
+    ]
 
 
 def transpose_tile(a: Any, c: Any) -> None:
@@ -65,7 +70,9 @@ def transpose_tile(a: Any, c: Any) -> None:
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_tile_with_tails(capability: tuple[int, int]) -> None:
     a = np.random.default_rng(0).standard_normal((37, 21)).astype(np.float32)
-    _, c = run(transpose_tile, a, np.zeros_like(a), capability=capability, grid=(3, 2), block=(16, 16))
+    _, c = run(
+        transpose_tile, a, np.zeros_like(a), capability=capability, grid=(3, 2), block=(16, 16)
+    )
     i, j = np.indices(a.shape)
     assert np.array_equal(c, (a * np.float32(2) + i // 3 - j % 5).astype(np.float32))
 

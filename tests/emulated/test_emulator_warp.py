@@ -158,6 +158,27 @@ def test_missing_member_is_a_fault_with_its_lanes() -> None:
     assert caught.value.details["missing_lanes"] == list(range(20, 32))
 
 
+@pytest.mark.parametrize(
+    "call",
+    ["__syncwarp(0x7f)", "v = __shfl_sync(0x7f, v, 3)", "v = __ballot_sync(0x7f, v)",
+     "v = __match_any_sync(0x7f, v)", "v = __reduce_add_sync(0x7f, v)"],
+)  # fmt: skip
+@pytest.mark.parametrize("lanes", [8, 64])
+def test_a_lane_outside_its_own_mask_is_a_fault(call: str, lanes: int) -> None:
+    source = f"""extern "C" __global__ void kernel(int* o) {{
+  unsigned v = threadIdx.x;
+  if (v < {lanes})
+    {call};
+  o[threadIdx.x] = v;
+}}"""
+    with pytest.raises(FaultError, match="0x0000007f does not name") as caught:
+        run(source, [np.zeros(64, I)])
+    told = caught.value.details
+    assert (told["fault"], told["line"], told["thread"]) == ("warp_divergence", 4, [7, 0, 0])
+    assert told["lane"] == 7
+    run(source.replace("0x7f", f"{2 ** min(lanes, 32) - 1:#x}u"), [np.zeros(64, I)])
+
+
 def test_exited_lanes_are_not_waited_for() -> None:
     source = """extern "C" __global__ void kernel(int* o) {
   if (threadIdx.x >= 20) return;

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.emulator.faults import place_of
+from gpulab.emulator.faults import fault, place_of
 from gpulab.emulator.meetings import packed, spread
 from gpulab.emulator.ops.registry import Env, Op, effect, family, only, result_registers, stop
 from gpulab.emulator.ptx.nodes import Instr
@@ -19,12 +19,38 @@ from gpulab.emulator.values import DTYPE, U32, Array, Mask
 
 
 def tell(state: Any, instr: Instr, mask: Mask | None, members: Array) -> None:
-    """Report a meeting to observers."""
+    """Report a meeting to observers.
+
+    Raises:
+        FaultError: a lane that its own member mask does not name; what that does is undefined.
+    """
+    if members.size > 1 or int(members.flat[0]) != 0xFFFFFFFF:
+        _named(state, instr, mask, members)
     if state.observers:
         lanes, place = state.lanes(mask), place_of(instr.location)
         seen = state.trimmed(members)
         for observer in state.observers:
             observer.warp_sync(lanes, seen, instr.opcode, place)
+
+
+def _named(state: Any, instr: Instr, mask: Mask | None, members: Array) -> None:
+    own = np.uint32(1) << _lane(state).view(np.uint32)
+    foreign = (members & own) == 0
+    if mask is not None:
+        foreign = foreign & mask
+    elif state.live is not None:
+        foreign = foreign & state.live
+    if foreign.any():
+        t, b = state.first(foreign)
+        mine = int(np.broadcast_to(members, state.shape)[t, b])
+        raise fault(
+            "warp_divergence",
+            f"{instr.opcode} by a lane that its member mask {mine:#010x} does not name",
+            instr,
+            thread=state.thread_xyz(t),
+            block=state.block_xyz(b),
+            lane=t % 32,
+        )
 
 
 def active(state: Any, mask: Mask | None) -> Array:

@@ -1,0 +1,66 @@
+"""Launch shape and parameters, checked against what the kernel was compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpulab.emulator.observe import Observer
+from gpulab.emulator.ptx.linker import Kernel
+from gpulab.emulator.state import Launch
+from gpulab.errors import UsageError
+
+
+def prepare(
+    kernel: Kernel,
+    grid: Sequence[int],
+    block: Sequence[int],
+    params: Sequence[bytes],
+    shared_bytes: int,
+    capability: tuple[int, int],
+    watchers: Sequence[Observer],
+) -> Launch:
+    """Everything that the chunks of a launch share.
+
+    Args:
+        kernel: the flat kernel.
+        grid: blocks (x, y, z), trailing ones may be left out.
+        block: threads (x, y, z), likewise.
+        params: one bytes object a parameter, of exactly its size.
+        shared_bytes: dynamic shared memory of a block.
+        capability: whose arithmetic is emulated.
+        watchers: observers.
+
+    Raises:
+        UsageError: shape or parameters do not fit the kernel.
+    """
+    gx, gy, gz = (*map(int, grid), 1, 1)[:3]
+    bx, by, bz = (*map(int, block), 1, 1)[:3]
+    threads = bx * by * bz
+    if min(gx, gy, gz, bx, by, bz) < 1 or threads > 1024:
+        raise UsageError(f"launch shape grid {tuple(grid)} block {tuple(block)} is impossible")
+    limit = kernel.max_threads
+    if limit and threads > int(np.prod(limit)):
+        raise UsageError(
+            f"{kernel.name} is compiled for at most {int(np.prod(limit))} threads a block, "
+            f"got {threads}"
+        )
+    if len(params) != len(kernel.params):
+        raise UsageError(f"{kernel.name} takes {len(kernel.params)} parameters, got {len(params)}")
+    packed = bytearray(kernel.param_bytes)
+    for (name, (at, variable)), given in zip(kernel.params.items(), params, strict=True):
+        if len(given) != variable.nbytes:
+            raise UsageError(f"parameter {name} has {variable.nbytes} bytes, got {len(given)}")
+        packed[at : at + len(given)] = given
+    return Launch(
+        kernel,
+        (gx, gy, gz),
+        (bx, by, bz),
+        kernel.shared_static + shared_bytes,
+        shared_bytes,
+        bytes(packed),
+        capability,
+        threads,
+        tuple(watchers),
+    )
