@@ -14,6 +14,7 @@
 
 constexpr float kLn2 = 0.693147180559945309f;
 constexpr double kLog2e = 1.44269504088896340736;
+constexpr float kLog2eF = float(kLog2e);
 
 inline float minus_infinity() { return __uint_as_float(0xff800000u); }
 
@@ -54,6 +55,6 @@ struct Scale {
     }
     static constexpr int kShift = shift();
     static constexpr float kQuery = 1.0f / (1 << kShift);
-    static constexpr float kRest = float((1 << kShift) / root());
+    static constexpr float kWhole = float(1 / root());
     static constexpr float kExponent = float(kLog2e * (1 << kShift) / root());
 };

@@ -1,0 +1,1 @@
+"""Attention kernels: one declaration a module."""

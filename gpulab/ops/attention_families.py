@@ -1,0 +1,223 @@
+"""Seeded input families of attention: the shapes of scores and values in which kernels go wrong.
+
+A family draws float32 Q, K and V. What matters is the scores they lead to: their size, where the
+largest is, and how far they lie from those of absent keys, which are 0. Families that ``rounds``
+make every format round and are evidence about rounding.
+
+Bias and mask are drawn where the dims have planes for them: a bias of N(0, 1), a mask that hides
+three keys in ten and every key of each seventh query.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.errors import UsageError
+from gpulab.formats import Format, get
+
+Floats = NDArray[np.float64]
+Shape = tuple[int, ...]
+Draw = Callable[[np.random.Generator, Shape, Shape, Format], tuple[Floats, Floats, Floats]]
+"""(generator, shape of q, shape of k and v, storage format) -> q, k, v."""
+
+HIDDEN_SHARE = 0.3
+HIDDEN_EVERY = 7
+"""Query HIDDEN_EVERY - 4 of each so many sees no key at all."""
+
+
+@dataclass(frozen=True)
+class AttentionFamily:
+    """A named way to draw Q, K and V.
+
+    Args:
+        name: as in records.
+        about: one phrase for tables.
+        draw: see ``Draw``.
+        rounds: evidence about rounding.
+        formats: None, or a predicate of the formats it is made for.
+    """
+
+    name: str
+    about: str
+    draw: Draw
+    rounds: bool = True
+    formats: Callable[[Format], bool] | None = None
+
+
+def _normals(
+    rng: np.random.Generator, q: Shape, k: Shape, scale: float = 1.0
+) -> tuple[Floats, Floats, Floats]:
+    queries = np.asarray(scale * rng.standard_normal(q), np.float64)
+    return queries, rng.standard_normal(k), rng.standard_normal(k)
+
+
+def _normal(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    return _normals(rng, q, k)
+
+
+def _peaked(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    """Scores N(0, 20): a few keys take everything."""
+    return _normals(rng, q, k, 20.0)
+
+
+def _small(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    return tuple(rng.uniform(-1e-4, 1e-4, s) for s in (q, k, k))
+
+
+def _mixed(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    def one(shape: Shape) -> Floats:
+        signs = rng.integers(0, 2, shape) * 2.0 - 1.0
+        return np.asarray(signs * np.exp(1.5 * rng.standard_normal(shape)), np.float64)
+
+    return one(q), one(k), one(k)
+
+
+def _levels(q: Shape, k: Shape, levels: Floats, rng: np.random.Generator) -> Any:
+    """Every query gives key j the score levels[..., j], but for noise."""
+    direction = rng.integers(0, 2, q[-1]) * 2.0 - 1.0
+    size = np.sqrt(np.abs(levels))[..., None]
+    ones = np.sqrt(np.abs(levels).max())
+    queries = np.ones(q) * direction * ones
+    keys = size * size / ones * np.sign(levels)[..., None] * direction / np.sqrt(q[-1])
+    queries *= 1.0 + 0.01 * rng.standard_normal(q)
+    keys = keys * (1.0 + 0.01 * rng.standard_normal(k))
+    return queries, keys, rng.standard_normal(k)
+
+
+def _high(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    return _levels(q, k, rng.uniform(100.0, 1000.0, k[:-1]), rng)
+
+
+def _low(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    return _levels(q, k, -rng.uniform(100.0, 1000.0, k[:-1]), rng)
+
+
+def _ascending(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    ramp = np.broadcast_to(np.linspace(1.0, 60.0, k[-2]), k[:-1])
+    return _levels(q, k, np.array(ramp), rng)
+
+
+def _equal(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    keys = np.broadcast_to(rng.standard_normal((*k[:-2], 1, k[-1])), k)
+    return rng.standard_normal(q), np.array(keys), rng.standard_normal(k)
+
+
+def _offset(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    """A common 100 on every key: rows of scores are shifted by up to hundreds."""
+    queries, keys, values = _normals(rng, q, k)
+    return queries, keys + 100.0, values
+
+
+def _outlier(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    """One channel of Q and K 30 times larger, as trained models have."""
+    queries, keys, values = _normals(rng, q, k)
+    at = int(rng.integers(q[-1]))
+    queries[..., at] *= 30.0
+    keys[..., at] *= 30.0
+    return queries, keys, values
+
+
+def _overflow(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    """q.k about 2^17 in every pair, twice what half holds; scaled, it fits."""
+    size = np.sqrt(2.0**17 / q[-1])
+    queries = size * (1.0 + 0.001 * rng.standard_normal(q))
+    keys = size * (1.0 + 0.001 * rng.standard_normal(k))
+    return queries, keys, rng.standard_normal(k)
+
+
+def _near_max(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    """V as large as the format, and a float32 sum of all of them times 2^9, hold."""
+    queries, keys, _ = _normals(rng, q, k)
+    signs = rng.integers(0, 2, k) * 2.0 - 1.0
+    room = 2.0 ** np.floor(np.log2(get("fp32").max_finite / (512 * k[-2])))
+    return queries, keys, signs * rng.uniform(0.25, 0.5, k) * min(fmt.max_finite, room)
+
+
+def _zero(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    return np.zeros(q), np.zeros(k), np.zeros(k)
+
+
+def _wide_format(fmt: Format) -> bool:
+    return fmt.bits >= 16
+
+
+_ALL = (
+    AttentionFamily("normal", "N(0, 1)", _normal),
+    AttentionFamily("peaked", "scores N(0, 20)", _peaked),
+    AttentionFamily("small", "|q|, |k|, |v| below 1e-4", _small, formats=_wide_format),
+    AttentionFamily("mixed", "random sign times lognormal, sigma 1.5", _mixed),
+    AttentionFamily("high", "scores U(100, 1000)", _high),
+    AttentionFamily("low", "scores U(-1000, -100)", _low),
+    AttentionFamily("ascending", "scores 1 to 60: the maximum comes last", _ascending),
+    AttentionFamily("equal", "all keys of a head the same", _equal),
+    AttentionFamily("offset", "N(0, 1), every key 100 further", _offset),
+    AttentionFamily("outlier", "N(0, 1), one channel 30 times larger", _outlier),
+    AttentionFamily("overflow", "q.k about 2^17, twice what half holds", _overflow),
+    AttentionFamily("near_max", "V near the largest finite number", _near_max),
+    AttentionFamily("zero", "all zero", _zero, rounds=False),
+)
+FAMILIES: Mapping[str, AttentionFamily] = {family.name: family for family in _ALL}
+QUICK = ("normal", "ascending", "high", "low")
+
+
+def get_family(name: str | AttentionFamily) -> AttentionFamily:
+    """The family of a name.
+
+    Raises:
+        UsageError: unknown; lists the known ones.
+    """
+    if isinstance(name, AttentionFamily):
+        return name
+    if name not in FAMILIES:
+        raise UsageError(
+            f"unknown input family {name!r}", fix=f"choose one of: {', '.join(FAMILIES)}"
+        )
+    return FAMILIES[name]
+
+
+def families_for(fmt: str) -> tuple[str, ...]:
+    """Names of all families made for a format."""
+    row = get(fmt)
+    return tuple(f.name for f in _ALL if f.formats is None or f.formats(row))
+
+
+def generator(name: str, seed: int, stream: int = 0) -> np.random.Generator:
+    """The generator of a named stream."""
+    key = zlib.crc32(name.encode())
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, key, stream])))
+
+
+def draw(
+    family: AttentionFamily, dims: Mapping[str, int], fmt: str, seed: int
+) -> dict[str, NDArray[Any]]:
+    """Original inputs: float32 q, k, v and bias, int8 mask.
+
+    Raises:
+        UsageError: a family that is not made for the format.
+    """
+    row = get(fmt)
+    if family.formats is not None and not family.formats(row):
+        raise UsageError(f"the family {family.name} is not made for {fmt}")
+    q_shape = tuple(int(dims[d]) for d in ("batch", "heads", "seq_q", "head_dim"))
+    k_shape = tuple(int(dims[d]) for d in ("batch", "kv_heads", "seq_k", "head_dim"))
+    arrays = family.draw(generator(family.name, seed), q_shape, k_shape, row)
+    found: dict[str, NDArray[Any]] = {
+        name: values.astype(np.float32) for name, values in zip("qkv", arrays, strict=True)
+    }
+    return found | bias_and_mask(dims, seed)
+
+
+def bias_and_mask(dims: Mapping[str, int], seed: int) -> dict[str, NDArray[Any]]:
+    """Bias and mask for the planes that the dims have (arrays without elements where none)."""
+    rng = generator("mask", seed)
+    rows = (int(dims["seq_q"]), int(dims["seq_k"]))
+    bias = rng.standard_normal((int(dims["bias_planes"]), *rows)).astype(np.float32)
+    mask = (rng.random((int(dims["mask_planes"]), *rows)) >= HIDDEN_SHARE).astype(np.int8)
+    mask[:, HIDDEN_EVERY - 4 :: HIDDEN_EVERY] = 0
+    return {"bias": bias, "mask": mask}

@@ -1,0 +1,234 @@
+"""Attention of some queries of one head: exactly, and the error that the contract allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.formats import get
+from gpulab.numerics.contract import RANDOM_WALK
+from gpulab.ops.attention_contract import SLACK, AttentionContract, U
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Codes = NDArray[Any]
+
+TINY = get("fp32").min_normal
+"""Exponentials below it may be flushed to zero."""
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Scales of fp8 rows.
+
+    Args:
+        q: (r,).
+        k: (n,).
+        v: (n,).
+    """
+
+    q: Floats
+    k: Floats
+    v: Floats
+
+
+@dataclass(frozen=True)
+class Head:
+    """Some queries of one head, and what they attend to.
+
+    Args:
+        head: of batch * heads.
+        queries: their positions in the sequence (r,).
+        q: values (r, d), scales included.
+        k: values (n, d).
+        v: values (n, d).
+        bias: (r, n), or None.
+        seen: which keys may be seen (r, n).
+        codes: the stored q, k, v, for simulations; None for originals.
+        scales: of fp8 codes.
+    """
+
+    head: int
+    queries: NDArray[np.int64]
+    q: Floats
+    k: Floats
+    v: Floats
+    bias: Floats | None
+    seen: Mask
+    codes: tuple[Codes, Codes, Codes] | None = None
+    scales: Scales | None = None
+
+    @property
+    def scale(self) -> float:
+        """1 / sqrt(head_dim)."""
+        return 1.0 / float(np.sqrt(self.q.shape[1]))
+
+    def rows(self, part: slice) -> Head:
+        """Some of the queries."""
+        codes, scales = self.codes, self.scales
+        return replace(
+            self,
+            queries=self.queries[part],
+            q=self.q[part],
+            bias=None if self.bias is None else self.bias[part],
+            seen=self.seen[part],
+            codes=None if codes is None else (codes[0][part], *codes[1:]),
+            scales=None if scales is None else replace(scales, q=scales.q[part]),
+        )
+
+    @cached_property
+    def scores(self) -> Floats:
+        """Scaled products plus bias, hidden keys -inf (r, n)."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            x = self.q @ self.k.T * self.scale
+            if self.bias is not None:
+                x = x + self.bias
+        x[~self.seen] = -np.inf
+        return x
+
+
+def visible(dims: dict[str, int], queries: NDArray[np.int64]) -> Mask:
+    """Keys that causality and window leave (r, n); aligned bottom right.
+
+    Query i stands at position i + seq_k - seq_q. Causal: no key behind it. Window w: keys nearer
+    than w positions, on both sides.
+    """
+    position = queries[:, None] + dims["seq_k"] - dims["seq_q"]
+    key = np.arange(dims["seq_k"])[None, :]
+    seen = np.ones((len(queries), dims["seq_k"]), bool)
+    if dims["causal"]:
+        seen &= key <= position
+    if dims["window"]:
+        seen &= np.abs(key - position) < dims["window"]
+    return seen
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Exact parts of a softmax.
+
+    Args:
+        largest: maximum of each row (r, 1); 0 where there is no key.
+        p: probabilities (r, n); zero rows where there is no key.
+        lse: log-sum-exp (r,); -inf where there is no key.
+        total: sum of e^(x - largest) (r, 1).
+    """
+
+    largest: Floats
+    p: Floats
+    lse: Floats
+    total: Floats
+
+
+def softmax(x: Floats) -> Softmax:
+    """Over the last axis; a row of -inf gives zeros and -inf."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        largest = x.max(axis=1, keepdims=True)
+        largest = np.where(np.isneginf(largest), 0.0, largest)
+        e = np.exp(x - largest)
+        total = e.sum(axis=1, keepdims=True)
+        p = e / np.where(total == 0, 1.0, total)
+        lse = (largest + np.log(total))[:, 0]
+    return Softmax(largest, p, lse, total)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What some queries of a head must give.
+
+    Args:
+        out: exact (r, d).
+        lse: exact (r,).
+        d_out: how far ``out`` may be off before its rounding.
+        d_lse: likewise.
+        s: P |V|, the unit of errors of ``out``.
+    """
+
+    out: Floats
+    lse: Floats
+    d_out: Floats
+    d_lse: Floats
+    s: Floats
+
+
+def exact(head: Head) -> tuple[Floats, Floats]:
+    """Out (r, d) and log-sum-exp (r,)."""
+    found = softmax(head.scores)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return found.p @ head.v, found.lse
+
+
+def answer(contract: AttentionContract, head: Head, exact_sums: bool = False) -> Answer:
+    """Exact values and their bounds; see ``attention_contract``.
+
+    Args:
+        contract: declared arithmetic.
+        head: stored inputs.
+        exact_sums: scores, sums and products are such that no order of them rounds.
+    """
+    x, keys = head.scores, head.k.shape[0]
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        found = softmax(x)
+        out = found.p @ head.v
+        size_v = np.abs(head.v)
+        s = found.p @ size_v
+        d_x = np.zeros_like(x) if exact_sums else _score_bound(contract, head, x)
+        d_x[~np.isfinite(x)] = 0.0
+        away = np.where(np.isfinite(x), np.abs(x - found.largest), 0.0)
+        walk = 0.0 if exact_sums else RANDOM_WALK * float(np.sqrt(keys))
+        relative = d_x + U * (3.0 * (away + SLACK) + 8.0 + walk)
+        weighted = found.p * relative
+        d = weighted @ size_v + np.abs(out) * weighted.sum(axis=1, keepdims=True)
+        d += 4.0 * U * np.abs(out)
+        d += TINY * np.where(head.seen, 1.0, 0.0) @ size_v
+        if not exact_sums:
+            d += _rounded_p_bound(contract, found, head)
+            product = contract.sums.allowance(keys)
+            d += product.relative * s + product.absolute * (s > 0)
+        largest = np.abs(found.largest[:, 0])
+        d_lse = (found.p * d_x).sum(axis=1)
+        d_lse += U * (3.0 * SLACK + 12.0 + walk + 4.0 * largest + 2.0 * np.abs(found.lse))
+    d[~np.isfinite(d)] = 0.0
+    d_lse[~np.isfinite(d_lse)] = 0.0
+    return Answer(out, found.lse, d, d_lse, s)
+
+
+def _score_bound(contract: AttentionContract, head: Head, x: Floats) -> Floats:
+    """D of the scaled scores (r, n)."""
+    size_q, size_k = np.abs(head.q), np.abs(head.k)
+    product = contract.scores.allowance(head.q.shape[1])
+    s = size_q @ size_k.T * head.scale
+    d: Floats = (product.relative + 4.0 * U) * s + product.absolute
+    if head.bias is not None:
+        d = d + U * (2.0 * np.abs(head.bias) + 4.0 * np.abs(np.where(np.isfinite(x), x, 0.0)))
+    if contract.splits_scale:
+        half_step = 0.5 * get(contract.format).min_subnormal
+        d = d + half_step * size_k.sum(axis=1)[None, :]
+    return d
+
+
+def _rounded_p_bound(contract: AttentionContract, found: Softmax, head: Head) -> Floats:
+    """What rounding P to its format may do to the output (r, d)."""
+    row = contract.probability_row
+    if row is None:
+        return np.zeros((len(head.q), head.v.shape[1]))
+    p, size_v = found.p, np.abs(head.v)
+    worst = row.unit_roundoff * (p @ size_v)
+    walk = RANDOM_WALK * row.unit_roundoff * np.sqrt((p * p) @ (size_v * size_v))
+    step = 0.5 * row.min_subnormal * p_step(contract)
+    lost = np.minimum(p, step / np.where(found.total == 0, 1.0, found.total))
+    rounded: Floats = np.minimum(worst, walk) + lost @ size_v
+    return rounded
+
+
+def p_step(contract: AttentionContract) -> float:
+    """1 over the power of two by which P is multiplied before it is rounded."""
+    return 2.0**-P_SHIFT if contract.scaled else 1.0
+
+
+P_SHIFT = 8
+"""fp8: P in [0, 1] is multiplied by 2^8 (e4m3 holds 448), so that fewer of them are subnormal."""
