@@ -23,6 +23,8 @@ LAYERS = [
     ["gpulab.kernels"],
     ["gpulab.report"],
     ["gpulab.lab"],
+    ["gpulab.exercises"],
+    ["gpulab.check"],
     ["gpulab.bench"],
     ["gpulab.cli", "gpulab.__main__"],
 ]

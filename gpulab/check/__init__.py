@@ -1,0 +1,1 @@
+"""Judges kernels that learners submit; what a submission is: ``submission.py``."""

@@ -1,0 +1,106 @@
+"""From a submission to PTX, with the errors of the first day put into words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gpulab.check import ptx, sandbox
+from gpulab.check.client import Client
+from gpulab.check.runner import Code
+from gpulab.check.submission import Submission
+from gpulab.check.worker import params_to
+from gpulab.errors import BuildError
+from gpulab.exercises.base import Exercise
+from gpulab.registry import Capability
+
+COMPILE_SECONDS = 60.0
+LOG_LINES = 24
+_NOISE = re.compile(r"__nv_name_map|pragma nv_mangled_name|compilation of|^\s*\^\s*$|^Remark:")
+
+
+def build(
+    submission: Submission,
+    exercise: Exercise,
+    client: Client,
+    capability: Capability,
+    *,
+    trusted: bool = False,
+) -> tuple[Code, dict[str, bool]]:
+    """Compile a submission in its own process.
+
+    Args:
+        submission: what was parsed.
+        exercise: gives entry and signature.
+        client: the worker that compiles CUDA C++.
+        capability: to compile for.
+        trusted: a Python file may run unconfined where it cannot be confined.
+
+    Returns:
+        The code, and which confinements held while it was made.
+
+    Raises:
+        BuildError: it does not compile, or has another signature.
+        UsageError: a Python submission that cannot be confined here.
+        KernelTimeoutError: the compiler was stopped.
+    """
+    if submission.language == "py":
+        message: dict[str, Any] = {
+            "entry": exercise.entry,
+            "params": params_to(exercise.params),
+            "capability": list(capability),
+        }
+        made, held = sandbox.python_to_ptx(
+            submission.path, message, COMPILE_SECONDS, trusted=trusted
+        )
+        return Code(made["ptx"], made["entry"], "numba", submission.launch), held
+    name = submission.path.name
+    try:
+        answer, _ = client.ask(
+            {
+                "do": "compile",
+                "text": submission.text,
+                "name": name,
+                "appended": exercise.contract_check,
+                "entry": exercise.entry,
+                "capability": list(capability),
+            },
+            seconds=COMPILE_SECONDS,
+            doing=f"compiling {name}",
+        )
+    except BuildError as error:
+        raise _explained(error, submission, exercise) from None
+    ptx.check_entry(answer["ptx"], exercise, name)
+    return Code(answer["ptx"], answer["entry"], "c", submission.launch, answer["log"]), client.held
+
+
+def _explained(error: BuildError, submission: Submission, exercise: Exercise) -> BuildError:
+    """A compiler's refusal with the submission's own lines and what to do."""
+    log = str(error.details.get("log", error.message))
+    name = submission.path.name
+    shown = "\n".join(line for line in log.splitlines() if line.strip() and not _NOISE.search(line))
+    shown = "\n".join(shown.splitlines()[:LOG_LINES])
+    facts = {k: v for k, v in error.details.items() if k != "log"} | {"log": shown, "file": name}
+    if "gpulab: another parameter list" in log:
+        return ptx.wrong_signature(exercise, name)
+    own_error = re.search(rf"^{re.escape(name)}\(\d+\): (?:catastrophic )?error", log, re.MULTILINE)
+    missing = f'identifier "{exercise.entry}" is undefined' in log
+    if missing and own_error is None:
+        kernels = re.findall(r"__global__\s+(?:[\w()]+\s+)*?(\w+)\s*\(", submission.text)
+        there = f"; it defines {', '.join(kernels)}" if kernels else ""
+        return BuildError(
+            f"{name}: there is no kernel {exercise.entry}{there}",
+            fix=f"declare it as\n    {exercise.signature}",
+            **facts,
+        )
+    fix = error.fix
+    undefined = re.search(
+        r'identifier "(__half|half|__nv_bfloat16|__nv_fp8_e4m3)\w*" is undef', log
+    )
+    if fix is None and undefined:
+        fix = f"put at the top: {'  '.join(f'#include <{h}>' for h in exercise.headers)}"
+    if (fix is None and "shared" in log and "exceed" in log) or "too much shared data" in log:
+        fix = "a block has 48 KB of static shared memory: use smaller tiles"
+    if fix is None and "already" in log and "extern" in log:
+        fix = f"declare it as\n    {exercise.signature}"
+    return BuildError(error.message, fix=fix, **facts)

@@ -1,0 +1,203 @@
+"""Judges one submission, stage by stage. Seeds, references and the verdict live here alone."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpulab import exercises
+from gpulab.check import diagnose, measuring, submission, witness
+from gpulab.check.client import Client
+from gpulab.check.evidence import Diagnosis, Result
+from gpulab.check.gathering import gather
+from gpulab.check.runner import Submitted
+from gpulab.check.session import Check, Options
+from gpulab.errors import (
+    BuildError,
+    FaultError,
+    GpulabError,
+    KernelTimeoutError,
+    UsageError,
+)
+from gpulab.exercises.base import Shape
+from gpulab.numerics.cache import Cache
+
+LEAST_BITS = 4
+"""A running sum that seems narrower than this is none: something else is wrong."""
+
+
+def check(
+    path: Path,
+    options: Options,
+    *,
+    cache: Cache | None = None,
+    progress: Callable[[str], object] = lambda _: None,
+) -> Result:
+    """Check one file.
+
+    Args:
+        path: the submission.
+        options: how.
+        cache: references shared by submissions that are checked with one seed.
+        progress: told what happens next.
+
+    Raises:
+        DeviceMissingError: there is no such device.
+    """
+    begun = time.monotonic()
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    result = Result(str(path))
+    result.facts.update(device=options.device, seed=seed, exercise=None)
+    try:
+        progress("parse")
+        parsed = submission.parse(path, lambda name: exercises.get(name).dims)
+        exercise = exercises.get(parsed.exercise)
+        if options.only is not None and options.only.exercise != exercise.name:
+            raise UsageError(
+                f"the token is of {options.only.exercise}, {path.name} is for {exercise.name}"
+            )
+    except UsageError as error:
+        _stop(result, "parse", error)
+    else:
+        result.note("parse", "PASS")
+        result.facts.update(exercise=exercise.name, language=parsed.language, sha256=parsed.sha256)
+        _run(Check(result, parsed, exercise, options, seed, cache or Cache(), progress))
+    result.facts["seconds"] = round(time.monotonic() - begun, 2)
+    return result
+
+
+def _stop(result: Result, stage: str, error: GpulabError) -> None:
+    """A stage after which nothing can follow."""
+    result.note(stage, "FAIL", error.message)
+    result.verdict, result.exit_code = "FAIL", error.exit_code
+    result.reason = error.message
+    result.diagnosis = diagnose.of_error(error)
+    if error.fix:
+        result.diagnosis = replace(result.diagnosis, fix=error.fix)
+    result.facts["error"] = error.to_json()
+
+
+def _run(check: Check) -> None:
+    """Everything; errors of the submission become its result."""
+    with Client(check.options.device, check.options.memory_bytes) as client:
+        try:
+            check.progress("compile")
+            submitted = check.compile(client)
+            shapes = check.shapes()
+        except UsageError as error:
+            _stop(check.result, "compile", error)
+            if check.parsed.language == "py":  # not looked at: says nothing about the kernel
+                check.result.verdict = "INCONCLUSIVE"
+                check.result.diagnosis = Diagnosis("refused", error.message, error.fix or "")
+            return
+        except (BuildError, KernelTimeoutError, FaultError) as error:
+            _stop(check.result, "compile", error)
+            slug = {"build": "does-not-compile"}.get(error.kind)
+            if slug and check.result.diagnosis:
+                check.result.diagnosis = replace(check.result.diagnosis, slug=slug)
+            return
+        check.result.note("compile", "PASS")
+        _stages(check, submitted, shapes)
+        if submitted.printed:
+            check.result.facts["printed"] = submitted.printed
+
+
+def _stages(check: Check, submitted: Submitted, shapes: Sequence[Shape]) -> None:
+    for shape in shapes:
+        check.progress(" ".join(f"{k}={v}" for k, v in shape.dims.items()))
+        try:
+            submitted.load()
+            check.judge(shape, submitted.at(shape.dims))
+        except GpulabError as error:
+            _broken(check, error, shape)
+            return
+    gather(check)
+    if check.options.only is None or check.failing() is not None:
+        try:
+            _diagnose(check, submitted)
+            _further(check, submitted)
+        except GpulabError as error:
+            _broken(check, error, check.exercise.shapes[1])
+            return
+    check.result.settle()
+    if check.result.verdict == "FAIL" and check.result.diagnosis is None:
+        check.result.diagnosis = Diagnosis("unrecognised", check.result.reason)
+
+
+def _broken(check: Check, error: GpulabError, shape: Shape) -> None:
+    """A fault, a timeout or an impossible launch: the end of this submission alone."""
+    stage = "faults" if isinstance(error, FaultError | KernelTimeoutError) else "structure"
+    if error.details.get("fault") == "race":
+        stage = "races"
+    _stop(check.result, stage, error)
+    if isinstance(error, UsageError) and check.result.diagnosis:
+        check.result.diagnosis = replace(check.result.diagnosis, slug="launch")
+    check.result.facts["replay"] = check.token(shape)
+
+
+def _diagnose(check: Check, submitted: Submitted) -> None:
+    """What the worst failing case looks like."""
+    found = check.failing()
+    if found is None:
+        return
+    shape, judgement = found
+    check.result.facts["replay"] = check.token(shape)
+    check.progress("diagnose")
+    submitted.load()
+    where = next((r.where for r in judgement.reasons if r.where in shape.families), "normal")
+    contract = check.contract(shape.dims["k"])
+    check.result.diagnosis = diagnose.of_case(
+        contract, check.stored(shape, where), submitted.at(shape.dims), check.seed
+    )
+    if check.result.diagnosis is None and judgement.reason is not None:
+        reason = judgement.reason
+        check.result.diagnosis = Diagnosis(reason.code, reason.text, "", reason.index)
+    if judgement.notes:
+        check.result.facts["notes"] = list(judgement.notes)
+
+
+def _further(check: Check, submitted: Submitted) -> None:
+    """Witness, races, state, memory, time, claims."""
+    whole = check.result.diagnosis is None or check.result.diagnosis.slug not in (
+        "unwritten", "zeros", "nan",
+    )  # fmt: skip
+    if whole:
+        _witness(check, submitted)
+    measuring.races(check, submitted)
+    measuring.state(check, submitted)
+    if check.failing() is None:
+        measuring.memory(check, submitted)
+        measuring.times(check, submitted)
+        measuring.claims(check)
+
+
+def _witness(check: Check, submitted: Submitted) -> None:
+    check.progress("witness")
+    contract = check.contract(witness.TERMS)
+    submitted.load()
+    seen = witness.look(contract, submitted.at(witness.dims(contract)))
+    if seen.bits < LEAST_BITS and check.failing() is not None:
+        check.result.note("witness", "not run", "the result is wrong for another reason")
+        return
+    text = f"{witness.used(check.instructions)}; {seen.text}"
+    against = witness.against(contract, seen)
+    if against is None and not check.instructions and check.exercise.tensor_cores == "required":
+        against = Diagnosis(
+            "no-tensor-cores",
+            "the exercise asks for tensor cores, the compiled kernel has no mma instruction",
+            "multiply the tiles with mma.sync (see 'gpulab exercise show')",
+        )
+    check.result.facts["witness"] = {"bits": seen.bits, "at_least": seen.open, "text": text}
+    if against is None:
+        check.result.note("witness", "PASS", text)
+        return
+    check.result.note("witness", "FAIL", against.text)
+    narrow = (None, "unrecognised", "narrow-arithmetic", "rms", "exact-probe", "interval")
+    if (check.result.diagnosis.slug if check.result.diagnosis else None) in narrow:
+        kept = check.result.diagnosis
+        check.result.diagnosis = against if kept is None else replace(
+            kept, slug=against.slug, text=f"{against.text}. {kept.text}", fix=against.fix
+        )  # fmt: skip

@@ -1,0 +1,130 @@
+"""What a submission's PTX says about it: entry, parameters, tensor cores, atomics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gpulab.errors import BuildError, GpulabError
+from gpulab.exercises.base import Exercise
+from gpulab.numerics import tensorcore
+from gpulab.numerics.contract import Contract
+from gpulab.registry import Capability
+
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)", re.DOTALL)
+_PARAM = re.compile(
+    r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)(?:\s+\.ptr[\s\w.]*?)?\s+[\w$]+(\[\d+\])?"
+)
+_MMA = re.compile(
+    r"^\s*(?:@!?%p\d+\s+)?((?:mma|wmma\.mma|wgmma\.mma_async)\.[\w.:]+)", re.MULTILINE
+)
+_ATOMIC_ADD = re.compile(r"\b(?:atom|red)(?:\.\w+)*\.add(?:\.noftz)?\.(?:f|bf)\d+")
+_DROPPED = {"aligned", "row", "col", "satfinite"}
+_WGMMA_DROPPED = {"mma_async", "sync"}
+_PTX_TYPE = {"fp16": "f16", "bf16": "bf16", "e4m3": "e4m3", "e5m2": "e5m2", "fp32": "tf32"}
+_OWN = {
+    "fp16": "mma.sync.m16n8k16.f32.f16.f16.f32",
+    "bf16": "mma.sync.m16n8k16.f32.bf16.bf16.f32",
+    "e4m3": "mma.sync.m16n8k32.f32.e4m3.e4m3.f32",
+    "fp32": "mma.sync.m16n8k8.f32.tf32.tf32.f32",
+}
+_WMMA_AS = {
+    "bf16": "mma.sync.m16n8k16.f32.bf16.bf16.f32",
+    "tf32": "mma.sync.m16n8k8.f32.tf32.tf32.f32",
+}
+
+
+def entries(ptx: str) -> dict[str, list[str]]:
+    """The kernels of a PTX text and their parameters' types (``u64``, ``u32``, ``b8[16]``)."""
+    found = {}
+    for match in _ENTRY.finditer(ptx):
+        found[match[1]] = [m[1] + (m[2] or "") for m in _PARAM.finditer(match[2])]
+    return found
+
+
+def check_entry(ptx: str, exercise: Exercise, name: str) -> None:
+    """The C symbol is there and takes what the exercise passes.
+
+    Raises:
+        BuildError: another name or another parameter list.
+    """
+    found = entries(ptx)
+    if exercise.entry not in found:
+        raise BuildError(
+            f'{name}: the kernel {exercise.entry} is not declared extern "C"',
+            fix=f"declare it as\n    {exercise.signature}",
+            file=name,
+        )
+    taken = [_bits(t) for t in found[exercise.entry]]
+    wanted = [64 if p.role in ("in", "out") else 8 * p.dtype.itemsize for p in exercise.params]
+    if taken != wanted:
+        raise wrong_signature(exercise, name)
+
+
+def wrong_signature(exercise: Exercise, name: str) -> BuildError:
+    """The error for another parameter list."""
+    return BuildError(
+        f"{name}: {exercise.entry} has another parameter list than the exercise",
+        fix=f"declare it as\n    {exercise.signature}",
+        file=name,
+    )
+
+
+def _bits(ptx_type: str) -> int:
+    if (match := re.fullmatch(r"[usbf](\d+)", ptx_type)) is not None:
+        return int(match[1])
+    return -1
+
+
+def tensor_instructions(ptx: str) -> list[str]:
+    """Distinct tensor-core instructions in the spelling of ``numerics.tensorcore``."""
+    found = []
+    for match in _MMA.finditer(ptx):
+        parts = [p for p in match[1].split(".") if p and p not in _DROPPED]
+        if parts[0] == "wmma":
+            types = [p for p in parts if re.fullmatch(r"bf16|tf32|f16|f32|s8|u8|s32", p)]
+            known = next((_WMMA_AS[t] for t in types if t in _WMMA_AS), None)
+            half = "mma.sync.m16n8k16.f32.f16.f16.f32"
+            if types and types[0] == "f16" and known is None:
+                half = "mma.sync.m16n8k16.f16.f16.f16.f16"
+            found.append(known or half)
+        elif parts[0] == "wgmma":
+            found.append(".".join(["wgmma", *(p for p in parts[1:] if p not in _WGMMA_DROPPED)]))
+        else:
+            found.append(".".join(parts))
+    return list(dict.fromkeys(found))
+
+
+def adds_atomically(ptx: str) -> bool:
+    """Whether floats are added by atomics, so that two runs may differ in the last bits."""
+    return _ATOMIC_ADD.search(ptx) is not None
+
+
+def loosest(
+    instructions: Sequence[str], fmt: str, output: str, capability: Capability, k: int
+) -> str | None:
+    """Of the instructions used, the one whose float32 accumulation may be off most.
+
+    An instruction on other operands than the exercise's (codes that the kernel widened first) is
+    judged by the bound of the exercise format's own instruction. None where there is none that the
+    arithmetic model knows.
+    """
+    best: tuple[float, str] | None = None
+    for name in instructions:
+        own = name if f".{_PTX_TYPE[fmt]}." in f"{name}." else _OWN.get(fmt, name)
+        contract = Contract(fmt, "fp16", output, own, capability).of_operation()
+        if contract.instruction is None or not modelled(contract.instruction, capability):
+            continue
+        allowed = contract.allowance(k).relative
+        if best is None or allowed > best[0]:
+            best = (allowed, contract.instruction)
+    return None if best is None else best[1]
+
+
+def modelled(instruction: str, capability: Capability) -> bool:
+    """Whether the arithmetic of an instruction is modelled for a capability."""
+    try:
+        tensorcore.model(instruction, capability)
+    except (GpulabError, ValueError, KeyError):
+        return False
+    return True

@@ -1,0 +1,138 @@
+"""A submission in its worker as the plain function that the gates call.
+
+Only inputs go to the worker, only raw outputs come back. The digests of the inputs as the kernel
+left them are compared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.check.client import Client
+from gpulab.check.submission import Launch
+from gpulab.check.wire import Message
+from gpulab.check.worker import digest, params_to
+from gpulab.errors import FaultError
+from gpulab.ops.base import RunResult
+from gpulab.registry import LaunchPlan, Param
+
+BASE_BUDGET = 200_000
+BUDGET_PER_PRODUCT = 64
+MAX_BUDGET = 10_000_000
+"""Instructions of a launch on the emulated device: enough for one thread to do all the work."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """A compiled submission.
+
+    Args:
+        ptx: the text.
+        entry: its symbol.
+        abi: how arrays are passed.
+        launch: its launch expressions.
+        log: what the compiler said.
+    """
+
+    ptx: str
+    entry: str
+    abi: Literal["c", "numba"]
+    launch: Launch
+    log: str = ""
+
+
+@dataclass
+class Submitted:
+    """A compiled submission on an opened device; call it with inputs, at one set of dims at a time.
+
+    Args:
+        client: its worker.
+        code: what to run.
+        params: the exercise's.
+        seconds: wall-clock limit of one launch.
+    """
+
+    client: Client
+    code: Code
+    params: tuple[Param, ...]
+    seconds: float
+    dims: dict[str, int] = field(default_factory=dict)
+    mode: str = "plain"
+    last: Message = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    printed: str = ""
+    launches: int = 0
+
+    def load(self) -> Message:
+        """Load the module afresh."""
+        answer, _ = self.client.ask(
+            {
+                "do": "build",
+                "ptx": self.code.ptx,
+                "entry": self.code.entry,
+                "abi": self.code.abi,
+                "params": params_to(self.params),
+            },
+            seconds=self.seconds,
+            doing="loading the kernel",
+        )
+        return answer
+
+    def at(self, dims: Mapping[str, int], mode: str = "plain") -> Submitted:
+        """The same at other dims (and another mode of the emulated device)."""
+        self.dims, self.mode = dict(dims), mode
+        return self
+
+    def plan(self) -> LaunchPlan:
+        """Its launch shape at the present dims."""
+        return self.code.launch.plan(self.dims)
+
+    def wire_plan(self) -> list[Any]:
+        """The launch shape as the worker reads it."""
+        plan = self.plan()
+        return [list(plan.grid), list(plan.block), plan.shared_bytes]
+
+    @property
+    def budget(self) -> int:
+        """Instructions a launch may take on the emulated device."""
+        products = int(np.prod([int(d) for d in self.dims.values()], dtype=np.float64))
+        return min(MAX_BUDGET, BASE_BUDGET + BUDGET_PER_PRODUCT * products)
+
+    def __call__(self, inputs: Mapping[str, NDArray[Any]], *, poison: int) -> RunResult:
+        """One launch on fresh memory.
+
+        Raises:
+            GpulabError: a fault, a timeout, a launch shape that no device takes.
+        """
+        sent = {name: np.ascontiguousarray(a) for name, a in inputs.items()}
+        shown = " ".join(f"{k}={v}" for k, v in self.dims.items())
+        message = {
+            "do": "run",
+            "dims": self.dims,
+            "plan": self.wire_plan(),
+            "poison": poison,
+            "mode": self.mode,
+            "budget": self.budget,
+        }
+        answer, outputs = self.client.ask(
+            message, sent, seconds=self.seconds, doing=f"the kernel at {shown}"
+        )
+        self.launches += 1
+        self.last = answer
+        self.changed |= {str(name) for name in answer.get("state", [])}
+        self.printed = self.printed or str(answer.get("printed", ""))
+        if not isinstance(answer.get("inputs"), dict):
+            raise FaultError("the worker sent a malformed answer", fault="crash")
+        unchanged = all(answer["inputs"].get(name) == digest(a) for name, a in sent.items())
+        return RunResult(outputs=outputs, inputs_unchanged=unchanged)
+
+    def scramble(self, byte: int) -> None:
+        """Fill the module's variables with a byte."""
+        self.client.ask(
+            {"do": "scramble", "byte": byte}, seconds=self.seconds, doing="setting module state"
+        )

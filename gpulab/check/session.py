@@ -1,0 +1,184 @@
+"""One submission while it is checked: its code, what it is judged by, its cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpulab import ops
+from gpulab.check import building, ptx
+from gpulab.check.client import MEMORY_BYTES, Client
+from gpulab.check.evidence import Result
+from gpulab.check.runner import Submitted
+from gpulab.check.submission import Submission
+from gpulab.check.token import Token
+from gpulab.errors import UsageError
+from gpulab.exercises.base import Exercise, Shape
+from gpulab.formats import encode
+from gpulab.numerics.cache import Cache
+from gpulab.numerics.contract import Contract
+from gpulab.numerics.verdict import Judgement
+from gpulab.registry import Capability, Variant
+
+DEFAULT_CAPABILITY: Capability = (8, 9)
+LAUNCH_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How submissions are checked.
+
+    Args:
+        device: ``cuda`` or ``emulated``.
+        capability: of the emulated device.
+        seed: of all inputs; None: drawn now, so that nobody could know it.
+        trusted: Python submissions may run unconfined where they cannot be confined.
+        seconds: wall-clock limit of one launch.
+        memory_bytes: limit of the worker.
+        only: judge this case alone.
+        timed: on a card, time too.
+    """
+
+    device: str = "emulated"
+    capability: Capability = DEFAULT_CAPABILITY
+    seed: int | None = None
+    trusted: bool = False
+    seconds: float = LAUNCH_SECONDS
+    memory_bytes: int = MEMORY_BYTES
+    only: Token | None = None
+    timed: bool = True
+
+
+class Check:
+    """A parsed submission, its exercise, and the evidence collected so far."""
+
+    def __init__(
+        self,
+        result: Result,
+        parsed: Submission,
+        exercise: Exercise,
+        options: Options,
+        seed: int,
+        cache: Cache,
+        progress: Callable[[str], object],
+    ) -> None:
+        self.result, self.parsed, self.exercise = result, parsed, exercise
+        self.options, self.seed, self.cache, self.progress = options, seed, cache, progress
+        self.capability = options.capability
+        self.judged: list[tuple[Shape, Judgement]] = []
+
+    def compile(self, client: Client) -> Submitted:
+        """Compile it, load it, and note what its code says about it.
+
+        Raises:
+            GpulabError: it does not compile or load, or the device cannot run the exercise.
+        """
+        if self.options.device == "emulated":
+            opened = self._open(client)
+            code, held = building.build(
+                self.parsed, self.exercise, client, self.capability, trusted=self.options.trusted
+            )
+        else:  # the compiler's process is confined; the one with the card holds nothing else
+            opened = self._open(client)
+            with Client("emulated", self.options.memory_bytes) as compiler:
+                code, held = building.build(
+                    self.parsed,
+                    self.exercise,
+                    compiler,
+                    self.capability,
+                    trusted=self.options.trusted,
+                )
+        self.result.facts["isolation"] = {**client.held, **held}
+        if self.capability < self.exercise.min_capability:
+            raise UsageError(
+                f"{self.exercise.name} needs a capability of at least "
+                f"{'{}.{}'.format(*self.exercise.min_capability)}"
+            )
+        self.instructions = ptx.tensor_instructions(code.ptx)
+        self.atomics = ptx.adds_atomically(code.ptx)
+        submitted = Submitted(client, code, self.exercise.params, self.options.seconds)
+        loaded = submitted.load()
+        self.result.facts.update(
+            device_name=opened["name"],
+            capability="{}.{}".format(*self.capability),
+            instructions=self.instructions,
+            resources=loaded["resources"],
+        )
+        return submitted
+
+    def _open(self, client: Client) -> dict[str, Any]:
+        message = {
+            "do": "open",
+            "device": self.options.device,
+            "capability": list(self.capability),
+        }
+        seconds = building.COMPILE_SECONDS
+        opened, _ = client.ask(message, seconds=seconds, doing="opening the device")
+        self.capability = (int(opened["capability"][0]), int(opened["capability"][1]))
+        return opened
+
+    # -- what it is judged by ---------------------------------------------------------------------
+
+    def variant(self, k: int) -> Variant:
+        """The exercise's row with the instruction that the submission uses."""
+        row = self.exercise.variant
+        used = ptx.loosest(self.instructions, row.format, row.output, self.capability, k)
+        return replace(row, instructions=((self.capability, used),)) if used else row
+
+    def contract(self, k: int) -> Contract:
+        """The arithmetic it is judged by."""
+        return Contract.of(self.variant(k), self.capability, self.atomics)
+
+    def token(self, shape: Shape) -> str:
+        """What reproduces a case."""
+        return str(
+            Token(self.exercise.name, self.seed, shape.dims, self.options.device, self.capability)
+        )
+
+    def shapes(self) -> list[Shape]:
+        """The cases to judge."""
+        shapes = list(self.exercise.shapes)
+        if self.options.device == "cuda":
+            families = ("normal", "uniform")
+            timed = Shape(dict(self.exercise.timed), "the size that is timed", families)
+            shapes.append(timed)
+        only = self.options.only
+        if only is None:
+            return shapes
+        same = [s for s in shapes if dict(s.dims) == dict(only.dims)]
+        if not same:
+            raise UsageError(f"{only} names a case that {self.exercise.name} does not have")
+        return same
+
+    def judge(self, shape: Shape, submitted: Submitted) -> None:
+        """Judge one case."""
+        op = ops.get(self.exercise.op)
+        self.judged.append(
+            (
+                shape,
+                op.judge(
+                    self.variant(op.terms(shape.dims)),
+                    shape.dims,
+                    submitted,
+                    capability=self.capability,
+                    families=shape.families,
+                    seed=self.seed,
+                    effort=shape.effort,
+                    atomics=self.atomics,
+                    cache=self.cache,
+                ),
+            )
+        )
+
+    def failing(self) -> tuple[Shape, Judgement] | None:
+        """The failing case that says most: the fully probed one, else the first."""
+        failing = [(s, j) for s, j in self.judged if j.verdict == "FAIL"]
+        full = [pair for pair in failing if pair[0].effort == "full"]
+        return (full or failing or [None])[0]  # type: ignore[list-item]
+
+    def stored(self, shape: Shape, family: str) -> dict[str, Any]:
+        """The stored inputs of a family."""
+        fmt = self.exercise.variant.format
+        drawn = ops.get(self.exercise.op).make_inputs(shape.dims, family, fmt, self.seed)
+        return {name: encode(fmt, values) for name, values in drawn.items()}

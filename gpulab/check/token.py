@@ -1,0 +1,56 @@
+"""Replay tokens: everything that a case depends on beside the submission, in one word.
+
+fp16-matmul:1f3a9c22:m33,n65,k47:emulated-8.9
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpulab import arch
+from gpulab.errors import UsageError
+from gpulab.registry import Capability
+
+_TOKEN = re.compile(
+    r"(?P<exercise>[\w-]+):(?P<seed>[0-9a-f]{8}):(?P<dims>[a-z_]+\d+(?:,[a-z_]+\d+)*)"
+    r":(?P<device>cuda|emulated)-(?P<capability>\d+\.\d+)"
+)
+
+
+@dataclass(frozen=True)
+class Token:
+    """One case: exercise, seed, dims, device."""
+
+    exercise: str
+    seed: int
+    dims: Mapping[str, int]
+    device: str
+    capability: Capability
+
+    def __str__(self) -> str:
+        dims = ",".join(f"{k}{v}" for k, v in self.dims.items())
+        major, minor = self.capability
+        return f"{self.exercise}:{self.seed:08x}:{dims}:{self.device}-{major}.{minor}"
+
+
+def parse(text: str) -> Token:
+    """The token of a text.
+
+    Raises:
+        UsageError: it is none.
+    """
+    match = _TOKEN.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{text!r} is no replay token", fix="copy it whole from the checker's output"
+        )
+    dims = {}
+    for part in match["dims"].split(","):
+        name, value = re.fullmatch(r"([a-z_]+)(\d+)", part).groups()  # type: ignore[union-attr]
+        if not 1 <= int(value) <= 1 << 20:
+            raise UsageError(f"{text!r}: {name} = {value} is outside 1 .. {1 << 20}")
+        dims[name] = int(value)
+    capability = arch.parse(match["capability"])
+    return Token(match["exercise"], int(match["seed"], 16), dims, match["device"], capability)

@@ -1,0 +1,255 @@
+"""The process that compiles and runs one submission, and knows nothing else.
+
+It is told what to compile, what to launch and with which inputs, and sends back raw outputs. Seeds,
+references, expected results and the verdict stay with the judge. Standard output belongs to the
+protocol under a private descriptor; whatever a submission prints goes nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpulab.check import confine
+from gpulab.check.wire import Arrays, Message, WireError, pack, unpack
+from gpulab.errors import BuildError, FaultError, GpulabError
+from gpulab.registry import LaunchPlan, Param
+
+PRINTED_BYTES = 2000
+
+
+class Worker:
+    """Answers one message at a time.
+
+    Args:
+        scratch: the only folder it may write.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        from gpulab.runtime.cache import Store
+
+        self.scratch = scratch
+        self.store = Store(scratch / "cache")
+        self.bench: Any = None
+
+    def answer(self, message: Message, arrays: Arrays) -> tuple[Message, Arrays]:
+        """One command; a GpulabError becomes an ``error`` of the answer."""
+        commands: dict[str, Callable[[Message, Arrays], tuple[Message, Arrays]]] = {
+            "confine": self.confine,
+            "compile": self.compile,
+            "open": self.open,
+            "build": lambda m, a: self.bench.build(m),
+            "run": lambda m, a: self.bench.run(m, a),
+            "scramble": lambda m, a: self.bench.scramble(m),
+            "time": lambda m, a: self.bench.time(m, a),
+        }
+        try:
+            return commands[message["do"]](message, arrays)
+        except MemoryError:
+            limit = FaultError("it ran out of the memory limit of a submission", fault="memory")
+            return {"error": limit.to_json()}, {}
+        except GpulabError as error:
+            return {"error": _plain(error.to_json())}, {}
+
+    def confine(self, message: Message, _: Arrays) -> tuple[Message, Arrays]:
+        """Give up what is not needed; the answer lists what holds.
+
+        Everything that will be needed is loaded first.
+        """
+        from gpulab.runtime import cache, nvjitlink, nvrtc, toolkit
+
+        card = message["device"] == "cuda"
+        kit = toolkit.default()
+        nvrtc.supported(kit)
+        nvjitlink.version(kit.version[0])
+        loaded: list[Any] = [cache]
+        confine.limit(int(message["memory_bytes"]), address_space=not card)
+        held = {"memory limit": True, "no network": confine.no_network()}
+        if not card:  # a driver opens files of its own choosing
+            from gpulab.runtime import emulated
+
+            loaded.append(emulated)
+            package = Path(__file__).resolve().parents[1]
+            readable = [
+                *{Path(sys.prefix), Path(sys.base_prefix), package},
+                *(Path(p) for p in ("/usr", "/lib", "/lib64", "/dev/null", "/dev/urandom")),
+                *(package.parent / "raw_kernels",),
+                *kit.headers,
+                kit.library.parent,
+                Path(sysconfig.get_paths()["purelib"]),
+            ]
+            held["files"] = confine.read_only(readable, [self.scratch])
+        return {"held": held}, {}
+
+    def compile(self, message: Message, _: Arrays) -> tuple[Message, Arrays]:
+        """CUDA C++ to PTX for a capability."""
+        from gpulab.check import includes
+        from gpulab.runtime import nvrtc, toolkit
+
+        kit = toolkit.default()
+        text, name = str(message["text"]), str(message["name"])
+        includes.check(text, name, kit.headers)
+        made = nvrtc.compile_text(
+            text + str(message["appended"]),
+            name,
+            str(message["entry"]),
+            _capability(message),
+            contract=True,  # as nvcc does unless told otherwise
+            kit=kit,
+            lab_headers=False,
+        )
+        log = made.log[:PRINTED_BYTES]
+        return {"ptx": made.ptx, "entry": made.lowered, "log": log}, {}
+
+    def open(self, message: Message, _: Arrays) -> tuple[Message, Arrays]:
+        """Choose the device."""
+        from gpulab.check.workbench import Workbench
+
+        self.bench = Workbench(str(message["device"]), _capability(message), self.store)
+        return self.bench.describe(), {}
+
+
+def _capability(message: Message) -> tuple[int, int]:
+    major, minor = message["capability"]
+    return int(major), int(minor)
+
+
+def params_from(listed: list[list[Any]]) -> tuple[Param, ...]:
+    """Parameters as ``params_to`` wrote them."""
+    return tuple(Param(n, role, fmt, tuple(dims)) for n, role, fmt, dims in listed)
+
+
+def params_to(params: tuple[Param, ...]) -> list[list[Any]]:
+    """Parameters as JSON."""
+    return [[p.name, p.role, p.format, list(p.dims)] for p in params]
+
+
+def plan_from(listed: list[Any]) -> LaunchPlan:
+    """A launch plan as ``[grid, block, shared]``."""
+    grid, block, shared = listed
+    return LaunchPlan(tuple(grid), tuple(block), int(shared))
+
+
+def digest(array: np.ndarray[Any, Any]) -> str:
+    """SHA-256 of an array's bytes."""
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON has; long texts are cut."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, str):
+        return value[:20000]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value)
+
+
+def python_to_ptx(message: Message) -> Message:
+    """Import a Numba submission and compile its kernel; the whole life of a confined child."""
+    import importlib.util
+
+    from gpulab.registry import NumbaBuild
+    from gpulab.runtime import numba_ptx
+
+    path, entry = Path(message["path"]), str(message["entry"])
+    capability = _capability(message)
+    params = params_from(message["params"])
+    numba_ptx.argument_types(params)  # loads Numba before the submission can
+    from gpulab.check.numba_device import compile_for
+
+    compile_for(capability)
+    spec = importlib.util.spec_from_file_location("submission", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise _import_error(path, error) from None
+    kernel = getattr(module, entry, None)
+    if kernel is None:
+        raise BuildError(
+            f"{path.name} defines no {entry}", fix=f"write @cuda.jit above def {entry}(...)"
+        )
+    function = getattr(kernel, "py_func", kernel)
+    if not callable(function) or not hasattr(function, "__code__"):
+        raise BuildError(f"{entry} is a {type(kernel).__name__}, not a @cuda.jit function")
+    wanted = [p.name for p in params]
+    taken = list(function.__code__.co_varnames[: function.__code__.co_argcount])
+    if len(taken) != len(wanted):
+        raise BuildError(
+            f"{path.name}:{function.__code__.co_firstlineno}: {entry} takes {len(taken)} "
+            f"arguments ({', '.join(taken)}), the exercise passes {len(wanted)}",
+            fix=f"def {entry}({', '.join(wanted)}):",
+            file=path.name,
+            line=function.__code__.co_firstlineno,
+        )
+    made = numba_ptx.compile_numba(NumbaBuild(lambda: function, entry), params, capability)
+    return {"ptx": made.ptx, "entry": made.entry, "log": ""}
+
+
+def _import_error(path: Path, error: BaseException) -> BuildError:
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    what = f"{type(error).__name__}: {error}"
+    fix = None
+    if "CUDA" in what or "cuda" in type(error).__module__:
+        fix = "the file may only define kernels: remove launches, cuda.to_device, signatures"
+    where = f"{path.name}:{line}" if line else path.name
+    return BuildError(
+        f"{where}: importing it fails: {what[:500]}", fix=fix, file=path.name, line=line
+    )
+
+
+def _streams() -> tuple[Callable[[int], bytes], Callable[[bytes], None]]:
+    """The protocol's ends; standard output and input are then nobody's."""
+    incoming, outgoing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    reader = os.fdopen(incoming, "rb")
+
+    def write(data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(outgoing, view) :]
+
+    return reader.read, write
+
+
+def main(kind: str, scratch: str) -> None:
+    """``serve``: answer until the judge hangs up. ``python``: one answer, then the end."""
+    if kind == "serve":  # inside bubblewrap the parent is outside the namespace
+        confine.die_with_parent()
+    read, write = _streams()
+    if kind == "python":
+        message, _ = unpack(read)
+        if (memory := message.get("memory_bytes")) is not None:
+            confine.limit(int(memory))
+        try:
+            answer = python_to_ptx(message)
+        except GpulabError as error:
+            answer = {"error": _plain(error.to_json())}
+        write(pack(answer))
+        os._exit(0)
+    worker = Worker(Path(scratch))
+    while True:
+        try:
+            message, arrays = unpack(read)
+        except WireError:
+            os._exit(0)
+        write(pack(*worker.answer(message, arrays)))

@@ -1,0 +1,44 @@
+"""What the matmul exercises share: parameters, shapes, and the words about submitting."""
+
+from __future__ import annotations
+
+from gpulab.exercises.base import Shape
+from gpulab.kernels.matmul.simt import params
+from gpulab.numerics.inputs import DEFAULT
+from gpulab.registry import Param, Variant
+
+TIMED = {"m": 2048, "n": 2048, "k": 2048}
+
+
+def parameters(variant: Variant) -> tuple[Param, ...]:
+    """(a, b, c, m, n, k) in the variant's formats."""
+    return params(variant)
+
+
+def shapes(long_k: int = 1024) -> tuple[Shape, ...]:
+    """Where a product is judged.
+
+    Args:
+        long_k: terms of the long sum, where a narrow accumulator shows most.
+    """
+
+    def shape(m: int, n: int, k: int, why: str, effort: str = "quick") -> Shape:
+        full = effort == "full"
+        dims = {"m": m, "n": n, "k": k}
+        return Shape(dims, why, DEFAULT if full else DEFAULT[:2], "full" if full else "quick")
+
+    return (
+        shape(1, 1, 1, "one element"),
+        shape(33, 65, 47, "tails on every side, m != n != k", "full"),
+        shape(48, 19, 130, "fewer columns than rows, k not a multiple of a tile"),
+        shape(64, 64, 64, "whole tiles: the path without guards"),
+        shape(16, 24, long_k, "a long sum: what the accumulator rounds away"),
+    )
+
+
+SUBMIT = (
+    "Submit one file: the kernel, and as claims in its header your error and gate fraction beside "
+    "the float32 kernel's, both times at 2048, and one sentence where the speedup came from:\n"
+    "// gpulab: claim max_abs_err=... gate_fraction=... time_ms=... baseline_ms=... "
+    'speedup_from="..."'
+)
