@@ -181,22 +181,24 @@ def _contract(
     where: str,
     asked: bool,
 ) -> None:
-    """The published ceiling; where no kernel can meet it, it is asked of the first family only."""
-    ideal = through(data.contract.output_row, piece.answer.out)
-    meets = gates.contract_gate(ideal, piece.r0, largest, tolerance).ok
-    if not meets.all() and not asked:
-        return
-    gate = gates.contract_gate(out, piece.r0, largest, tolerance)
+    """The published ceiling, where a kernel that keeps its contract meets it for certain; of the
+    first family it is asked everywhere."""
+    row, right, r0 = data.contract.output_row, piece.answer, piece.r0
+    meets = np.ones(r0.shape, bool)
+    for end in (right.out - right.d_out, right.out + right.d_out):
+        meets &= gates.contract_gate(through(row, end), r0, largest, tolerance).ok
+    gate = gates.contract_gate(out, r0, largest, tolerance)
+    if not asked:
+        gate = gates.contract_gate(np.where(meets, out, r0), r0, largest, tolerance)
     sums.contract = max(sums.contract, gate.fraction)
     at = first_index(~gate.ok & meets)
-    own = at is not None
-    at = at if own else first_index(~gate.ok)
+    code = "contract" if at is not None else "contract-unmeetable"
+    at = at if at is not None else first_index(~gate.ok)
     if at is None:
         return
-    bound = tolerance.rtol * (largest + abs(piece.r0[at]))
+    bound = tolerance.rtol * (largest + abs(r0[at]))
     index = place(data, piece, at)
-    text = f"got {out[at]:.9g}, R0 = {piece.r0[at]:.9g}, bound {bound:.4g}"
-    code = "contract" if own else "contract-unmeetable"
+    text = f"got {out[at]:.9g}, R0 = {r0[at]:.9g}, bound {bound:.4g}"
     sums.fail(code, f"{where}: out{[*index]}: {text}", index, where)
 
 
