@@ -15,6 +15,8 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PREFIX = "========="
 _LINE = re.compile(r"([^\s:()]+\.cuh?):(\d+)")
 _SUMMARY = re.compile(r"^ERROR SUMMARY: (\d+) errors?$")
+_UNPRINTED = re.compile(r"^\w+ SUMMARY: \d+ \w+ w(?:as|ere) not printed\b")
+"""What follows a summary of more reports than the tool's print limit."""
 _RACES = re.compile(
     r"^RACECHECK SUMMARY: (\d+) hazards? displayed \((\d+) errors?, (\d+) warnings?\)$"
 )
@@ -127,7 +129,8 @@ def parse(tool: str, text: str, exit_code: int | None, wanted: tuple[str, ...]) 
         findings.append(Finding("trap", "error", place, asserted[0]))
     pattern = _RACES if tool == "racecheck" else _SUMMARY
     summaries = [m for body in bodies if (m := pattern.match(body))]
-    other = [b for b in bodies if "SUMMARY" in b and not pattern.match(b)]
+    known = (pattern, _UNPRINTED)
+    other = [b for b in bodies if "SUMMARY" in b and not any(form.match(b) for form in known)]
     errors: int | None = None
     if len(summaries) == 1:
         numbers = [int(n) for n in summaries[0].groups()]

@@ -14,15 +14,16 @@ What counts as a race:
   them before, the issuing thread's own included, is a race with the copy.
 
 What meets: ``bar.sync`` and its kin order the block. An ``mbarrier`` orders what came before an
-arrival with what comes after a wait. ``bar.warp.sync`` and the other ``.sync`` exchanges of a warp
-(``shfl``, ``vote``, ``match``, ``redux``) order the lanes of their member mask; the CUDA guide
-promises memory ordering for ``__syncwarp()`` only, but the exchanges make the lanes wait for each
-other, and are taken to order them too, so that code that leans on them raises no alarm.
-``activemask`` and running in step order nothing.
+arrival with what comes after a wait. ``bar.warp.sync`` orders the lanes of its member mask. The
+other ``.sync`` exchanges of a warp (``shfl``, ``vote``, ``match``, ``redux``, ``elect``, ``mma``,
+``ldmatrix``) make lanes wait for each other and order no memory: the CUDA guide says so of
+shuffles, votes, matches and reductions, and promises ordering for ``__syncwarp()`` alone.
+``activemask`` and running in step order nothing either.
 
 The first race stops the launch with a ``FaultError`` that names both threads and both lines.
-Source: CUDA C++ Programming Guide, "Memory Fence Functions", "Warp Shuffle Functions"; PTX ISA,
-"Memory Consistency Model", ``cp.async``; compute-sanitizer manual, racecheck.
+Source: CUDA C++ Programming Guide, "Memory Fence Functions", "Synchronization Functions" and those
+on warp votes, matches, reductions and shuffles; PTX ISA, "Memory Consistency Model",
+``bar.warp.sync``, ``cp.async``; compute-sanitizer manual, racecheck.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class RaceDetector(Observer):
     def warp_sync(
         self, lanes: Lanes, members: NDArray[np.uint32], opcode: str, location: Location
     ) -> None:
-        """Lanes of a warp have met."""
+        """Lanes of a warp have met; only ``bar.warp.sync`` orders their memory accesses."""
+        if opcode != "bar.warp.sync":
+            return
         self._watch.clock.meet(lanes, members, self._tick(None))
         self._align()
 

@@ -98,10 +98,14 @@ def _window(case: Case) -> list[NDArray[Any]]:
 
 
 def _history(case: Case) -> list[NDArray[Any]]:
-    x = _in(case, 0).reshape(32, 8)
+    x = _in(case, 0).reshape(32, 96)
     t = np.arange(32)
-    x[t, t % 8] = -1
-    return [x.sum(axis=1)]
+    x[t, 3 * t] = -1
+    return [x[:, ::3].sum(axis=1)]
+
+
+def _steps(case: Case) -> list[NDArray[Any]]:
+    return [np.append(_in(case, 0), np.zeros(16)).reshape(2, 64).sum(axis=0)]
 
 
 WANTED: dict[str, Callable[[Case], list[NDArray[Any]]]] = {
@@ -128,6 +132,10 @@ WANTED: dict[str, Callable[[Case], list[NDArray[Any]]]] = {
     "missing_fence_ok": lambda c: [_sums(_in(c, 0), 32), _in(c, 0).sum(keepdims=True)],
     "same_value_ok": lambda c: [np.ones(1)],
     "shuffle_order_ok": lambda c: [np.zeros(32)],
+    "vote_order_ok": lambda c: [np.full(32, 62.0)],
+    "marks_read_early_ok": lambda c: [np.ones(16)],
+    "barrier_in_loop_ok": _steps,
+    "syncwarp_foreign_mask_ok": lambda c: [np.r_[np.tile(_in(c, 0)[:16], 2), np.zeros(16)]],
 }
 
 
@@ -147,7 +155,11 @@ def test_the_corpus_is_whole() -> None:
     assert len(BUGS) >= 20
     for case in BUGS:
         assert case.lines(case.fault), f"{case.label} marks no line"
-        assert bool(case.tool) != bool(case.reason)
+        assert bool(case.reason) == (not case.tool or bool(case.control))
+        if case.control:
+            control = corpus.get(case.control)
+            assert (control.fault, control.tool) == (case.fault, case.tool)
+            assert not control.control
     assert not any(case.lines() for case in TWINS)
 
 

@@ -71,9 +71,12 @@ class Watch:
         self.watcher.barrier(np.arange(B), None)
 
     def syncwarp(
-        self, threads: Sequence[int] | None = None, members: NDArray[np.uint32] = FULL
+        self,
+        threads: Sequence[int] | None = None,
+        members: NDArray[np.uint32] = FULL,
+        opcode: str = "bar.warp.sync",
     ) -> None:
-        self.watcher.warp_sync(self.lanes(threads), members, "bar.warp.sync", None)
+        self.watcher.warp_sync(self.lanes(threads), members, opcode, None)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +201,19 @@ def test_syncwarp_orders_a_warp_and_nothing_else() -> None:
     watch.do("load", 4 * (LANE ^ 1))  # neighbours in the warp: ordered
     with pytest.raises(FaultError, match="no barrier"):
         watch.do("load", 4 * (LANE ^ 32))  # the other warp's
+
+
+@pytest.mark.parametrize(
+    "opcode",
+    ["shfl.sync.bfly.b32", "vote.sync.ballot.b32", "match.any.sync.b32", "redux.sync.add.s32",
+     "elect.sync", "ldmatrix.sync.aligned.m8n8.x4.shared.b16"],
+)  # fmt: skip
+def test_exchanges_of_a_warp_order_no_memory(opcode: str) -> None:
+    watch = Watch()
+    watch.do("store", 4 * LANE, range(32))
+    watch.syncwarp(range(32), opcode=opcode)
+    with pytest.raises(FaultError, match="race"):
+        watch.do("load", 4 * (LANE ^ 1), range(32))
 
 
 def test_running_in_step_orders_nothing() -> None:

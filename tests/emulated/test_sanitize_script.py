@@ -48,7 +48,15 @@ def clean(tool: str, *cases: str) -> str:
             "barrier_divergence",
             (8,),
         ),
+        (
+            "synccheck",
+            SAMPLES["invalid_mask"],
+            "syncwarp_foreign_mask",
+            "barrier_divergence",
+            (11,),
+        ),
         ("memcheck", SAMPLES["assert"], "assert_fails", "trap", (5,)),
+        ("memcheck", SAMPLES["print_limit"], "index_overflow", "out_of_bounds", (8,)),
     ],
 )
 def test_documented_forms(
@@ -125,6 +133,7 @@ def outputs() -> dict[tuple[str, str], Output]:
                 "misaligned": f"Invalid __global__ read of size 16 bytes{at} is misaligned",
                 "uninitialised": f"Uninitialized __global__ memory read of size 4 bytes{at}",
                 "barrier_divergence": f"Barrier error detected.{at}",
+                "warp_divergence": f"Barrier error detected. Invalid arguments.{at}",
                 "async_in_flight": f"Error: Race reported between Write access{at}",
                 "trap": 'Program hit cudaErrorLaunchFailure (error 719) due to "x"',
             }[case.fault]
@@ -145,9 +154,11 @@ def test_a_whole_run_agrees() -> None:
     rows = sanitize_corpus.judge(outputs(), models(), shared=False)
     assert {row["agreement"] for row in rows if row["applies"]} == {True}
     for row in rows:
-        if not row["applies"]:
+        if row["applies"]:
+            assert not row["explanation"]
+        else:
             assert row["agreement"] is None
-            assert row["note"]
+            assert row["explanation"]
     bugs = sum(bool(case.fault) for case in corpus.cases())
     assert len(rows) == bugs + len(TOOLS) * (len(corpus.cases()) - bugs)
 
@@ -180,17 +191,61 @@ def test_a_report_on_a_twin_is_no_agreement() -> None:
     assert [row["case"] for row in rows if row["agreement"] is False] == ["double_buffer_ok"]
 
 
+def silent(found: dict[tuple[str, str], Output], tool: str, *names: str) -> None:
+    """Make a tool find nothing in these kernels."""
+    for name in names:
+        found[tool, name] = parse(tool, clean(tool, name), 0, (name,))
+
+
+def apart(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["case"] for row in rows if not row["agreement"] and not row["explanation"]]
+
+
 def test_a_tool_that_finds_nothing_vouches_for_nothing() -> None:
     found = outputs()
-    for case in corpus.cases():
-        if case.tool == "racecheck" and case.fault:
-            found["racecheck", case.label] = parse(
-                "racecheck", clean("racecheck", case.label), 0, (case.label,)
-            )
+    bugs = [c.label for c in corpus.cases() if c.tool == "racecheck" and c.fault]
+    silent(found, "racecheck", *bugs)
     rows = sanitize_corpus.judge(found, models(), shared=False)
     twins = [row for row in rows if row["tool"] == "racecheck" and row["fault"] is None]
     assert twins
-    assert {row["agreement"] for row in twins} == {False}
+    assert {row["agreement"] for row in twins} == {None}
+    assert all("none of its planted bugs" in row["explanation"] for row in twins)
+    assert apart(rows) == bugs  # a control that is not seen explains nothing
+
+
+@pytest.mark.parametrize("case", [c for c in corpus.cases() if c.control], ids=lambda c: c.label)
+def test_a_control_that_is_seen_explains_a_bug_that_is_not(case: corpus.Case) -> None:
+    found = outputs()
+    silent(found, case.tool, case.label)
+    rows = sanitize_corpus.judge(found, models(), shared=False)
+    (row,) = (row for row in rows if row["case"] == case.label)
+    assert (row["applies"], row["agreement"]) == (False, None)
+    assert row["explanation"] == case.reason
+    assert row["control"]["case"] == case.control
+    assert row["control"]["lines"]
+    assert apart(rows) == []
+    blind = models()
+    blind[case.label] = {"found": False, "kind": None, "lines": []}
+    rows = sanitize_corpus.judge(found, blind, shared=False)
+    assert apart(rows) == [case.label]
+    silent(found, case.tool, case.control)
+    rows = sanitize_corpus.judge(found, models(), shared=False)
+    assert set(apart(rows)) == {case.label, case.control}
+
+
+def test_silence_about_what_a_twin_does_not_hold_is_no_agreement() -> None:
+    rows = sanitize_corpus.judge(outputs(), models(), shared=False)
+    by = {(row["case"], row["tool"]): row for row in rows}
+    for case, tool, applies in (
+        ("store_off_by_one_ok", "synccheck", False),
+        ("store_off_by_one_ok", "racecheck", False),
+        ("store_off_by_one_ok", "memcheck", True),
+        ("divergent_barrier_ok", "synccheck", True),
+        ("missing_syncwarp_ok", "synccheck", True),
+        ("shuffle_order_ok", "racecheck", True),
+        ("trap_on_negative_ok", "initcheck", True),
+    ):
+        assert by[case, tool]["applies"] == applies, (case, tool)
 
 
 def test_an_emulated_device_that_misses_the_bug_is_no_agreement() -> None:

@@ -33,7 +33,8 @@ class Case:
         args: as in the manifest.
         capability: lowest that compiles it.
         tool: the compute-sanitizer tool that can see the bug, "" if none.
-        reason: why none can.
+        control: a bug like this one that the tool sees although it may not see this one.
+        reason: why none can, or what is different from the control.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Case:
     args: tuple[dict[str, Any], ...]
     capability: tuple[int, int]
     tool: str
+    control: str
     reason: str
 
     @property
@@ -83,6 +85,7 @@ def cases() -> tuple[Case, ...]:
                     args=tuple(row["twin_args"] if twin and "twin_args" in row else row["args"]),
                     capability=tuple(row.get("capability", (7, 5))),
                     tool=row["tool"],
+                    control="" if twin else row.get("control", ""),
                     reason=row.get("reason", ""),
                 )
             )

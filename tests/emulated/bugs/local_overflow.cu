@@ -1,14 +1,14 @@
-// Keeps a small history in an array of its own and writes far behind it.
+// Keeps a history in an array of its own and writes behind it, farther away than any local memory.
 extern "C" __global__ void local_overflow(const float* x, float* y, const int* where)
 {
-    float history[8];
-    for (int k = 0; k < 8; ++k) {
-        history[k] = x[8 * threadIdx.x + k];
+    float history[96];
+    for (int k = 0; k < 96; ++k) {
+        history[k] = x[96 * threadIdx.x + k];
     }
-    history[where[threadIdx.x] * 1000 + 8] = -1.0f;  // BUG: out_of_bounds
+    history[where[threadIdx.x] + 200000] = -1.0f;  // BUG: out_of_bounds
     float sum = 0.0f;
-    for (int k = 0; k < 8; ++k) {
-        sum += history[where[k] % 8];
+    for (int k = 0; k < 32; ++k) {
+        sum += history[where[k] * 3];
     }
     y[threadIdx.x] = sum;
 }

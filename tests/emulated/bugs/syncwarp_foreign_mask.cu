@@ -1,0 +1,20 @@
+// The first half of a warp and one lane more meet under a mask that names the first half only.
+extern "C" __global__ void syncwarp_foreign_mask(const float* x, float* y)
+{
+    __shared__ float tile[32];
+    const int lane = threadIdx.x;
+    const unsigned half = __ballot_sync(0xffffffffu, lane < 16);
+    tile[lane] = 0.0f;
+    __syncthreads();
+    if (lane <= 16) {
+        tile[lane] = x[lane];
+        __syncwarp(half);  // BUG: warp_divergence
+        if (lane == 0) {
+            for (int k = 0; k < 16; ++k) {
+                y[k] = tile[k];
+            }
+        }
+    }
+    __syncthreads();
+    y[lane + 16] = tile[lane];
+}
