@@ -7,7 +7,10 @@ others go on.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gpulab import arch, ops
@@ -17,7 +20,8 @@ from gpulab.lab import measure
 from gpulab.lab.runner import KernelRunner
 from gpulab.numerics.cache import Cache
 from gpulab.ops.base import Effort
-from gpulab.registry import Case, Dims
+from gpulab.registry import Case, Dims, RawBuild
+from gpulab.runtime import assembly
 from gpulab.runtime.device import Device
 
 Record = dict[str, Any]
@@ -93,6 +97,7 @@ def evaluate_all(
     Raises:
         UsageError: impossible dims.
     """
+    compile_ahead(cases, device, dims)
     cache = Cache()
     records: list[Record] = []
     ready: list[tuple[KernelRunner, Record]] = []
@@ -118,6 +123,25 @@ def evaluate_all(
         measure.count_rows(ready, seed=seed, cache=cache)
     _compare_accumulators(records)
     return records
+
+
+def compile_ahead(cases: Sequence[Case], device: Device, dims: Dims) -> None:
+    """Compile all CUDA C++ of the rows into the cache at once, on all cores.
+
+    An error is left for the row's own build to report.
+    """
+
+    def compile_one(case: Case) -> None:
+        spec, variant = case.spec, case.variant
+        if spec.build is None or case.refusal(device.target, device.kind, dims) is not None:
+            return
+        request = spec.build(variant, device.target, dims)
+        if isinstance(request, RawBuild):
+            with contextlib.suppress(GpulabError):
+                assembly.prepare(request, spec.params(variant), device.target, kit=device.kit)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_one, cases))
 
 
 def _judge(

@@ -1,8 +1,8 @@
 """Times on a card, counts on the emulated device, for rows that were judged.
 
-Timed rows take turns; each rotates over input sets that hold the judged inputs with the rows of
-A shifted, so that the right answer of every set is the judged one shifted: every timed output is
-compared with it bit for bit (a kernel that declares atomics: within its contract bound).
+Timed rows take turns; each rotates over input sets that hold the judged inputs with their rows
+shifted, so that the right answer of every set is the judged one shifted: every timed output is
+compared with it bit for bit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab import ops
-from gpulab.formats import decode, encode
+from gpulab.formats import decode
 from gpulab.lab.runner import KernelRunner
 from gpulab.numerics.cache import Cache
 from gpulab.runtime.device import POISONS, Device, DeviceArray
@@ -29,10 +29,10 @@ def judged_inputs(runner: KernelRunner, seed: int, cache: Cache) -> dict[str, ND
     spec, variant = runner.case.spec, runner.case.variant
 
     def make() -> dict[str, NDArray[Any]]:
-        drawn = ops.get(spec.op).make_inputs(runner.dims, FAMILY, variant.format, seed)
-        return {name: encode(variant.format, values) for name, values in drawn.items()}
+        return ops.get(spec.op).stored_inputs(variant, runner.dims, FAMILY, seed)
 
-    key = ("timed inputs", spec.op, tuple(runner.dims.items()), variant.format, seed)
+    key = ("timed inputs", spec.op, tuple(runner.dims.items()), variant.format, variant.contract)
+    key = (*key, spec.params(variant), seed)
     return cache.get(key, make)
 
 
@@ -51,17 +51,25 @@ def count_rows(ready: Ready, *, seed: int, cache: Cache) -> None:
 
 
 class _Sets:
-    """Device copies of shifted inputs and their outputs, and what each output must be."""
+    """Device copies of shifted inputs and their outputs, and what each output must be.
+
+    An output's first dim names the rows; inputs that have it as their first dim are shifted along
+    it, and so must be the outputs.
+    """
 
     def __init__(self, runner: KernelRunner, inputs: Mapping[str, NDArray[Any]], sets: int) -> None:
         self.runner, self.device = runner, runner.device
         self.right = runner(inputs).outputs
+        outputs = [p for p in runner.params if p.role == "out"]
+        rows = outputs[0].dims[0]
+        shifting = {p.name for p in runner.params if p.role == "in" and p.dims[:1] == (rows,)}
+        self.formats = {p.name: p.format for p in outputs}
         self.inputs: list[dict[str, DeviceArray]] = []
         self.outputs: list[dict[str, DeviceArray]] = []
         self.starts: list[Callable[[], object]] = []
         for i in range(sets):
-            shifted = {n: np.roll(x, i, axis=0) if n == "a" else x for n, x in inputs.items()}
-            sent, out = runner.upload(shifted), runner.outputs(POISONS[i % 2])
+            moved = {n: np.roll(x, i, axis=0) if n in shifting else x for n, x in inputs.items()}
+            sent, out = runner.upload(moved), runner.outputs(POISONS[i % 2])
             self.inputs.append(sent)
             self.outputs.append(out)
             self.starts.append(runner.bind({**sent, **out}))
@@ -74,17 +82,27 @@ class _Sets:
             self.device.refill(array, POISONS[i % 2])
 
     def verify(self, i: int) -> str | None:
-        """Why the output of set i is wrong, or None."""
+        """Why the output of set i is wrong, or None; bits are compared, so NaN equals itself."""
         for name, array in self.outputs[i].items():
-            got, right = self.device.download(array), np.roll(self.right[name], i, axis=0)
-            if got.tobytes() == right.tobytes():
-                continue
-            bad = np.argwhere(got.view(np.uint8).reshape(*got.shape, -1)
-                              != right.view(np.uint8).reshape(*got.shape, -1))  # fmt: skip
-            at = tuple(int(x) for x in bad[0][:-1])
-            fmt = self.runner.case.variant.output
-            values = [float(decode(fmt, x[at]) if fmt != "int32" else x[at]) for x in (got, right)]
-            return f"{name}{[*at]} is {values[0]:.9g}, was {values[1]:.9g} when judged"
+            got, right = self.device.download(array), self.right[name]
+            shift = i % len(right)
+            bits = np.dtype(f"u{right.dtype.itemsize}")
+            for here, there in (
+                (slice(shift, None), slice(0, len(right) - shift)),
+                (slice(0, shift), slice(len(right) - shift, None)),
+            ):
+                mine, theirs = got[here], right[there]
+                if np.array_equal(mine.view(bits), theirs.view(bits)):
+                    continue
+                bad = np.argwhere(mine.view(bits) != theirs.view(bits))[0]
+                at = tuple(int(x) for x in bad)
+                fmt = self.formats[name]
+                values = [
+                    float(x[at]) if fmt == "int32" else float(decode(fmt, x[at]))
+                    for x in (mine, theirs)
+                ]
+                place = [at[0] + (here.start or 0), *at[1:]]
+                return f"{name}{place} is {values[0]:.9g}, was {values[1]:.9g} when judged"
         return None
 
     def free(self) -> None:
