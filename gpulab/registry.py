@@ -101,6 +101,7 @@ class Variant:
         contract: name of the rounding contract it declares, where the op has several
             (``fp32-sum``, ``rounded-sum``); empty: the op's only one.
         lesson: wrong on purpose; judged by the op's contract, which it must FAIL.
+        caught_on: input families that show the lesson's mistake; it is judged on them too.
         note: one sentence shown with the row.
     """
 
@@ -111,6 +112,7 @@ class Variant:
     instructions: tuple[tuple[Capability, str], ...] = ()
     contract: str = ""
     lesson: bool = False
+    caught_on: tuple[str, ...] = ()
     note: str = ""
 
     def instruction(self, capability: Capability) -> str | None:

@@ -77,6 +77,11 @@ class Op(Protocol):
     ) -> dict[str, NDArray[Any]]:
         """Original float32 inputs by parameter name."""
 
+    def stored_inputs(
+        self, variant: VariantLike, dims: Dims, family: Any, seed: int
+    ) -> dict[str, NDArray[Any]]:
+        """Inputs of a family as the variant's kernels take them, by parameter name."""
+
     def judge(
         self,
         variant: VariantLike,

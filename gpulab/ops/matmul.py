@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.errors import UsageError
-from gpulab.formats import storage_dtype
+from gpulab.formats import encode, storage_dtype
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Capability, Contract, VariantLike
 from gpulab.numerics.inputs import DEFAULT, Family, draw
@@ -73,6 +73,13 @@ class Matmul:
         """Original float32 ``a`` and ``b``."""
         m, n, k = (int(dims[name]) for name in self.dims)
         return {"a": draw(family, 0, (m, k), fmt, seed), "b": draw(family, 1, (k, n), fmt, seed)}
+
+    def stored_inputs(
+        self, variant: VariantLike, dims: Dims, family: str | Family, seed: int
+    ) -> dict[str, NDArray[Any]]:
+        """``a`` and ``b`` as stored."""
+        drawn = self.make_inputs(dims, family, variant.format, seed)
+        return {name: encode(variant.format, values) for name, values in drawn.items()}
 
     def judge(
         self,

@@ -29,7 +29,8 @@ SIZES = (64, 33)
 
 
 def _dims(case: Case, size: int) -> dict[str, int]:
-    names = {p.name for p in case.spec.params(case.variant) if p.role == "dim"}
+    params = case.spec.params(case.variant)
+    names = {p.name for p in params if p.role == "dim"}.union(*(p.dims for p in params))
     return dict.fromkeys(names, size)
 
 
