@@ -33,7 +33,7 @@ class Lesson:
         rules: the C++ type in it.
         idea: the mistake in one phrase.
         note: why it is wrong, in one sentence.
-        caught_on: the family or probe that shows it best.
+        caught_on: families that show it best.
         hidden: why it cannot show at some dims, or None.
     """
 
@@ -144,7 +144,16 @@ for _order, _lesson in enumerate(LESSONS):
             backend="raw",
             idea=_lesson.idea,
             order=60 + _order,
-            variants=(Variant("fp16", "fp32", "fp16", lesson=True, note=_lesson.note),),
+            variants=(
+                Variant(
+                    "fp16",
+                    "fp32",
+                    "fp16",
+                    lesson=True,
+                    caught_on=_lesson.caught_on,
+                    note=_lesson.note,
+                ),
+            ),
             params=params,
             build=partial(_build, _lesson),
             plan=simt.plan,
