@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from gpulab.emulator.executor import Executor
 
 
+CLUSTER = -1
+"""The id under which lanes wait in ``barrier.cluster.wait``."""
+
+
 @dataclass
 class Parked:
     """Lanes at one barrier instruction."""
@@ -45,6 +49,7 @@ class Barriers:
         self.parked: list[Parked] = []
         self.arrived: dict[int, Array] = {}  # bar.arrive: threads counted, by (id) -> (B,)
         self.gone: Mask | None = None
+        self.cluster_arrivals: Array = np.zeros((1, 1), np.int64)
 
     def arrive(
         self, segment: Segment, instr: Instr, mask: Mask | None, value: Any
@@ -63,6 +68,8 @@ class Barriers:
         words = instr.modifiers
         if state.observers:
             state.note(instr, mask)
+        if words[0] == "cluster":
+            return self._cluster(segment, instr, mask)
         red = operands.pop() if "red" in words else None
         ident = self._uniform(instr, operands[0]) if operands else 0
         count = self._uniform(instr, operands[1]) if len(operands) > 1 else None
@@ -84,6 +91,42 @@ class Barriers:
             self.parked.append(Parked(segment, instr, full, ident, count, red))
         self.release()
         return None, None
+
+    def _cluster(
+        self, segment: Segment, instr: Instr, mask: Mask | None
+    ) -> tuple[int | None, Mask | None]:
+        """barrier.cluster: arrive goes on, wait parks until the whole cluster has arrived."""
+        executor, state = self.executor, self.state
+        arrives = "arrive" in instr.modifiers
+        if executor.everyone:
+            # Every live lane of every cluster is here: all have arrived as often as any other.
+            if not arrives:
+                self._tell(instr, None, None)
+            return segment.index + 1, mask
+        full = np.broadcast_to(True if mask is None else mask, state.shape).copy()
+        if arrives:
+            self.cluster_arrivals = self.cluster_arrivals + full
+            executor.add(segment.index + 1, mask)
+        else:
+            self.parked.append(Parked(segment, instr, full, CLUSTER, None))
+        self.release()
+        return None, None
+
+    def _release_clusters(self, here: list[Parked]) -> None:
+        state = self.state
+        live = np.broadcast_to(True if state.live is None else state.live, state.shape)
+        shape = (state.shape[0], -1, state.cluster)
+        counts = np.broadcast_to(self.cluster_arrivals, state.shape)
+        most = np.iinfo(np.int64).max
+        least = np.where(live, counts, most).reshape(shape).min(axis=(0, 2))
+        least = np.repeat(least, state.cluster)[None, :]
+        for each in here:
+            go = each.mask & (counts <= least)
+            if go.any():
+                self._tell(each.instr, np.any(go, axis=0), None)
+                self.executor.add(each.segment.index + 1, go)
+                each.mask = each.mask & ~go
+        self.parked = [p for p in self.parked if p.mask.any()]
 
     def _refuse(self, instr: Instr, why: str) -> NoReturn:
         raise fault("barrier_divergence", why, instr)
@@ -116,6 +159,9 @@ class Barriers:
         state = self.state
         for ident in sorted({p.ident for p in self.parked}):
             here = [p for p in self.parked if p.ident == ident]
+            if ident == CLUSTER:
+                self._release_clusters(here)
+                continue
             waiting = np.zeros(state.shape, bool)
             for each in here:
                 waiting |= each.mask

@@ -81,6 +81,8 @@ def is_barrier(instr: Instr) -> bool:
 def destinations(instr: Instr) -> list[Reg]:
     """Registers an instruction writes."""
     base = instr.base
+    if base == "barrier" and instr.modifiers[0] == "cluster":
+        return []
     if base in _NO_RESULT or (base in ("bar", "barrier") and "red" not in instr.modifiers):
         return []
     if base in ("mbarrier", "wgmma") and instr.modifiers[0] in _NO_RESULT_FORMS:

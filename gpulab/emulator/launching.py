@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpulab.emulator.observe import Observer
 from gpulab.emulator.ptx.linker import Kernel
@@ -40,6 +41,11 @@ def prepare(
     threads = bx * by * bz
     if min(gx, gy, gz, bx, by, bz) < 1 or threads > 1024:
         raise UsageError(f"launch shape grid {tuple(grid)} block {tuple(block)} is impossible")
+    if any(g % c for g, c in zip((gx, gy, gz), kernel.cluster, strict=True)):
+        raise UsageError(
+            f"grid {(gx, gy, gz)} is not whole clusters of {kernel.cluster} blocks",
+            fix="round the grid up and let the surplus blocks return",
+        )
     limit = kernel.max_threads
     if limit and threads > int(np.prod(limit)):
         raise UsageError(
@@ -64,3 +70,22 @@ def prepare(
         threads,
         tuple(watchers),
     )
+
+
+def chunks(launch: Launch, lanes: int) -> Iterator[NDArray[np.int64]]:
+    """Linear block ids that run together, at most ``lanes`` threads but at least one cluster.
+
+    The blocks of a cluster are neighbours, in the order of their rank.
+    """
+    gx, gy, gz = launch.grid
+    ids = np.arange(gx * gy * gz, dtype=np.int64)
+    cx, cy, cz = launch.kernel.cluster
+    if cy * cz > 1:
+        x, y, z = ids % gx, ids // gx % gy, ids // (gx * gy)
+        cluster = (z // cz * (gy // cy) + y // cy) * (gx // cx) + x // cx
+        rank = (z % cz * cy + y % cy) * cx + x % cx
+        ids = ids[np.lexsort((rank, cluster))]
+    size = cx * cy * cz
+    step = max(1, lanes // (launch.padded * size)) * size
+    for start in range(0, len(ids), step):
+        yield ids[start : start + step]

@@ -14,7 +14,7 @@ from gpulab.emulator.codegen import Compiler
 from gpulab.emulator.executor import Executor
 from gpulab.emulator.flow import Flow, split
 from gpulab.emulator.globalmem import GlobalMemory
-from gpulab.emulator.launching import prepare
+from gpulab.emulator.launching import chunks, prepare
 from gpulab.emulator.observe import Allocation, LaunchInfo, Observer
 from gpulab.emulator.ops.registry import Env
 from gpulab.emulator.ptx.linker import Kernel, link
@@ -209,12 +209,9 @@ class Machine:
         self.memory.data[offset : offset + raw.size] = raw
         self.memory.valid[offset : offset + raw.size] = 0xFF
         self._begin(launch)
-        blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
         lanes = min(self.lanes, LOCAL_BYTES_PER_CHUNK // max(ready.kernel.frame_bytes, 1))
-        step = max(1, lanes // launch.padded)
         with np.errstate(all="ignore"):
-            for start in range(0, blocks, step):
-                ids = np.arange(start, min(start + step, blocks), dtype=np.int64)
+            for ids in chunks(launch, lanes):
                 state = State(launch, self.memory, ids, self.track)
                 self.running = state
                 for watcher in watchers:
@@ -265,7 +262,9 @@ class Machine:
             found: NDArray[np.uint8] = self.memory.data[where - GLOBAL_BASE + span]
             return found
         state = self.running
-        columns = np.searchsorted(state.blocks, np.asarray(blocks))[:, None]
+        order = np.argsort(state.blocks)
+        place = np.searchsorted(state.blocks[order], np.asarray(blocks))
+        columns = order[place][:, None]
         at = where + span
         octets = state.shared.data.view(np.uint8).reshape(state.shared.rows, -1, 4)
         picked: NDArray[np.uint8] = octets[at >> 2, columns, at & 3]

@@ -7,10 +7,11 @@ once a kernel uses addresses that differ between blocks, ``cell_valid`` for sing
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from gpulab.emulator import inflight
 from gpulab.emulator.access import settled
 from gpulab.emulator.faults import fault
 from gpulab.emulator.ptx.nodes import Instr
@@ -104,7 +105,13 @@ class SharedMemory:
         return address
 
     def _check_valid(
-        self, state: State, instr: Instr, mask: Mask | None, address: Array, nbytes: int
+        self,
+        state: State,
+        instr: Instr,
+        mask: Mask | None,
+        address: Array,
+        nbytes: int,
+        columns: Array | None = None,
     ) -> None:
         unit = min(nbytes, 4)
         rows = self.row_valid.view(f"u{unit}")
@@ -115,10 +122,12 @@ class SharedMemory:
                 continue
             if self.cell_valid is not None:
                 cells = self.cell_valid.view(f"u{unit}").ravel()
-                good = good | (cells.take(self._cells(address + k * unit, unit)) == _FULL[unit])
+                good = good | (
+                    cells.take(self._cells(address + k * unit, unit, columns)) == _FULL[unit]
+                )
             bad = ~good if mask is None else ~good & mask
             if bad.any():
-                flying = self._flying(address + k * unit, bad)
+                flying = inflight.touches(self, address + k * unit, bad)
                 self._out(
                     state,
                     instr,
@@ -131,19 +140,15 @@ class SharedMemory:
                     "cp.async not waited for:" if flying else "uninitialised",
                 )
 
-    def _flying(self, address: Array, bad: Array) -> bool:
-        if self.in_flight is None:
-            return False
-        flags = self.in_flight.ravel().take((address >> 2) * self.blocks + self.columns)
-        return bool((flags & bad).any())
-
-    def _cells(self, address: Array, unit: int) -> Array:
-        """Flat index of elements of ``unit`` bytes, by block."""
-        word = (address >> 2) * self.blocks + self.columns
+    def _cells(self, address: Array, unit: int, columns: Array | None = None) -> Array:
+        """Flat index of elements of ``unit`` bytes, in the own block or in given columns."""
+        column = self.columns if columns is None else columns
+        word: Array = (address >> 2) * self.blocks + column
         if unit == 4:
             return word
         per_word = 4 // unit
-        return word * per_word + ((address // unit) & (per_word - 1))
+        cell: Array = word * per_word + ((address // unit) & (per_word - 1))
+        return cell
 
     # -- loads and stores ---------------------------------------------------------------------
 
@@ -181,11 +186,13 @@ class SharedMemory:
             out.append((self._word(at & ~3) >> shift).astype(narrow))
         return out
 
-    def _word(self, address: Array) -> Array:
+    def _word(self, address: Array, columns: Array | None = None) -> Array:
         row = address >> 2
-        if row.shape[1] == 1:
-            return self.data.take(row[:, 0], axis=0)
-        return self.data.ravel().take(row * self.blocks + self.columns)
+        if columns is None:
+            if row.shape[1] == 1:
+                return self.data.take(row[:, 0], axis=0)
+            columns = self.columns
+        return self.data.ravel().take(row * self.blocks + columns)
 
     def store(
         self,
@@ -217,32 +224,51 @@ class SharedMemory:
             self.put(mask, address + k * width, width, value)
 
     def fetch(
-        self, state: State, instr: Instr, mask: Mask | None, address: Array, width: int
+        self,
+        state: State,
+        instr: Instr,
+        mask: Mask | None,
+        address: Array,
+        width: int,
+        columns: Array | None = None,
     ) -> Array:
-        """One element of 2 or 4 bytes at addresses that were checked; only validity is looked at.
+        """One element of 1, 2 or 4 bytes at addresses that were checked; validity is looked at.
+
+        ``columns`` names the block to read from where it is not the lane's own.
 
         Raises:
             FaultError: uninitialised, not yet arrived.
         """
         address = settled(address, mask)
         if self.track:
-            self._check_valid(state, instr, mask, address, width)
+            self._check_valid(state, instr, mask, address, width, columns)
+        word = self._word(address & ~3, columns)
         if width == 4:
-            return self._word(address)
-        shift = ((address & 3) << 3).astype(U32)
-        return (self._word(address & ~3) >> shift).astype(U16)
+            return word
+        part: Array = (word >> ((address & 3) << 3).astype(U32)).astype(f"u{width}")
+        return part
 
-    def put(self, mask: Mask | None, address: Array, width: int, value: Array) -> None:
-        """Write one element of 1, 2 or 4 bytes at addresses that were checked."""
+    def put(
+        self,
+        mask: Mask | None,
+        address: Array,
+        width: int,
+        value: Array,
+        columns: Array | None = None,
+    ) -> None:
+        """Write one element of 1, 2 or 4 bytes at addresses that were checked.
+
+        ``columns`` names the block to write to where it is not the lane's own.
+        """
         if mask is not None and address.shape[1] == 1 < mask.shape[1]:
             address = settled(address, mask)
         whole = mask is None or mask.shape[1] == 1
-        if address.shape[1] == 1 and whole:
+        if address.shape[1] == 1 and whole and columns is None:
             self._put_rows(mask, address, width, value)
             return
         if self.cell_valid is None:
             self.cell_valid = np.zeros((self.rows, self.blocks), U32)
-        index = self._cells(address, width)
+        index = self._cells(address, width, columns)
         shape = np.broadcast_shapes(index.shape, value.shape, () if mask is None else mask.shape)
         index = np.broadcast_to(index, shape)
         value = np.broadcast_to(value, shape)
@@ -266,41 +292,3 @@ class SharedMemory:
             cells[at >> 2, :, (at // width) & (4 // width - 1)] = value
         if self.track:
             self.row_valid.view(f"u{width}")[at // width] = _FULL[width]
-
-    # -- asynchronous copies ------------------------------------------------------------------
-
-    def depart(self, mask: Mask | None, address: Array, nbytes: int, shape: Any) -> None:
-        """A copy to these bytes was issued: until it lands they must not be read."""
-        if not self.track:
-            return
-        if self.in_flight is None:
-            self.in_flight = np.zeros((self.rows, self.blocks), bool)
-        if self.cell_valid is None:
-            self.cell_valid = np.zeros((self.rows, self.blocks), U32)
-        words = np.arange(max(nbytes // 4, 1))
-        chosen = np.broadcast_to(True if mask is None else mask, shape)
-        if address.shape[1] == 1 and (mask is None or mask.shape[1] == 1):
-            at = np.broadcast_to(address, (shape[0], 1))[chosen[:, 0], 0]
-            rows = ((at >> 2)[:, None] + words).ravel()
-            self.in_flight[rows] = True
-            self.cell_valid[rows] = 0
-            self.row_valid.view(U32)[rows] = 0
-            return
-        full = np.broadcast_to(address, shape)[chosen]
-        column = np.broadcast_to(self.columns, shape)[chosen]
-        rows = (full >> 2)[:, None] + words
-        shared = np.unique(rows)
-        self.cell_valid[shared] |= self.row_valid.view(U32)[shared][:, None]
-        self.row_valid.view(U32)[shared] = 0
-        self.cell_valid[rows, column[:, None]] = 0
-        self.in_flight[rows, column[:, None]] = True
-
-    def arrive(self, mask: Mask | None, address: Array, nbytes: int, shape: Any) -> None:
-        """These bytes have landed (their store follows)."""
-        if self.in_flight is None:
-            return
-        words = np.arange(max(nbytes // 4, 1))
-        chosen = np.broadcast_to(True if mask is None else mask, shape)
-        full = np.broadcast_to(address, shape)[chosen]
-        column = np.broadcast_to(self.columns, shape)[chosen]
-        self.in_flight[(full >> 2)[:, None] + words, column[:, None]] = False

@@ -49,8 +49,15 @@ def read(state: State, name: str) -> Array:
     lane = np.arange(state.shape[0], dtype=np.int64) % 32
     if word == "tid":
         return state.thread_ids[axis].astype(np.uint32)[:, None]
-    if word == "ctaid" or word == "clusterid":
+    cluster = state.launch.kernel.cluster
+    if word == "ctaid":
         return _row(state.block_ids[axis], "u32")
+    if word == "clusterid":
+        return _row(state.block_ids[axis] // cluster[axis], "u32")
+    if word == "cluster_ctaid":
+        return _row(state.block_ids[axis] % cluster[axis], "u32")
+    if word == "cluster_ctarank":
+        return _row(np.arange(state.shape[1]) % state.cluster, "u32")
     if word == "laneid":
         return lane.astype(np.uint32)[:, None]
     if word == "warpid":
@@ -68,9 +75,10 @@ def read(state: State, name: str) -> Array:
     single = {
         "ntid": state.launch.block[axis],
         "nctaid": state.launch.grid[axis],
-        "nclusterid": state.launch.grid[axis],
-        "cluster_nctaid": 1,
-        "cluster_nctarank": 1,
+        "nclusterid": state.launch.grid[axis] // cluster[axis],
+        "cluster_nctaid": cluster[axis],
+        "cluster_nctarank": state.cluster,
+        "is_explicit_cluster": state.cluster > 1,
         "nwarpid": state.shape[0] // 32,
         "nsmid": 1,
         "total_smem_size": state.launch.shared_bytes,

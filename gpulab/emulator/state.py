@@ -78,6 +78,8 @@ class State:
         self.thread_ids = (thread % x, thread // x % y, thread // (x * y))
         gx, gy, _ = launch.grid
         self.block_ids = (blocks % gx, blocks // gx % gy, blocks // (gx * gy))
+        cx, cy, cz = launch.kernel.cluster
+        self.cluster = cx * cy * cz  # blocks of a cluster, neighbouring columns by rank
         self.live: Mask | None = None
         if launch.padded != launch.threads:
             self.live = (thread < launch.threads)[:, None]

@@ -40,7 +40,7 @@ def _fence(instr: Instr, env: Env) -> Op:
         if not words[1].startswith("async"):
             stop(instr)
     elif "proxy" not in words:
-        only(instr, words, "sc", "acq_rel", "acquire", "release", *_SCOPES)
+        only(instr, words, "sc", "acq_rel", "acquire", "release", "mbarrier_init", *_SCOPES)
     scope: Any = next((_SCOPES[w] for w in words if w in _SCOPES), "cta")
 
     def function(state: Any, _instr: Instr, mask: Mask | None) -> None:

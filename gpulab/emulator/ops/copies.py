@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.emulator import access, spaces
+from gpulab.emulator import access, inflight, spaces
 from gpulab.emulator.ops.memory import CACHE_WORDS, address_of, offsets
 from gpulab.emulator.ops.registry import Env, Op, effect, family, only, stop
 from gpulab.emulator.ptx.nodes import Imm, Instr, Operand, Reg
@@ -78,7 +78,7 @@ class Copies:
                 rest = rest & state.live
             if rest.any():
                 left.append(Copy(rest, copy.address, copy.size, copy.words, copy.instr, copy.group))
-        state.shared.arrive(who, copy.address, copy.size, state.shape)
+        inflight.arrive(state.shared, who, copy.address, copy.size, state.shape)
         state.shared.store(state, copy.instr, who, copy.address, 4, copy.words, phase="land")
 
 
@@ -157,7 +157,7 @@ def _issue(instr: Instr, env: Env) -> Op:
         words_read = _read(state, instr, mask, origin, size, count)
         if state.observers:
             state.report("shared", "store", place, size, mask, instr, phase="issue")
-        state.shared.depart(mask, place, size, state.shape)
+        inflight.depart(state.shared, mask, place, size, state.shape)
         copies = copies_of(state)
         copies.open.append(Copy(mask, place, size, words_read, instr, copies.groups))
 

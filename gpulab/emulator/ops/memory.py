@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.emulator import access, spaces
+from gpulab.emulator import access, clusters, spaces
 from gpulab.emulator.faults import fault
 from gpulab.emulator.ops.registry import (
     Env,
@@ -20,6 +20,7 @@ from gpulab.emulator.ops.registry import (
     family,
     only,
     result_registers,
+    simple,
     stop,
 )
 from gpulab.emulator.ptx.nodes import Imm, Instr, Mem, Operand, Reg, Sym
@@ -38,7 +39,8 @@ CACHE_WORDS = (
 """Hints about caches and prefetching: they change no value."""
 
 SPACE_WORDS = {
-    "global": "global", "shared": "shared", "shared::cta": "shared", "local": "local",
+    "global": "global", "shared": "shared", "shared::cta": "shared",
+    "shared::cluster": "cluster", "local": "local",
     "const": "global", "param": "param",
 }  # fmt: skip
 
@@ -140,9 +142,11 @@ def load_from(
             state, instr, mask, offsets(base, offset, 0), width, count
         )
         return own
+    if space == "cluster":
+        return clusters.load(state, instr, mask, offsets(base, offset, 0), width, count)
     loaders: dict[str, Loader] = {
         "global": access.load,
-        "shared": state.shared.load,
+        "shared": clusters.load,
         "local": lambda *a: state.local.load(*a),
     }
     out: list[Array] | None = None
@@ -172,6 +176,8 @@ def store_to(
         access.store(state, instr, mask, at, width, values)
     elif space == "shared":
         state.shared.store(state, instr, mask, offsets(base, offset, 0), width, values)
+    elif space == "cluster":
+        clusters.store(state, instr, mask, offsets(base, offset, 0), width, values)
     elif space == "local":
         state.local.store(state, instr, mask, offsets(base, offset, 0), width, values)
     else:
@@ -179,8 +185,8 @@ def store_to(
             if name == "global":
                 access.store(state, instr, lanes, at, width, values)
             else:
-                target = state.shared if name == "shared" else state.local
-                target.store(state, instr, lanes, at, width, values)
+                put = clusters.store if name == "shared" else state.local.store
+                put(state, instr, lanes, at, width, values)
 
 
 def _shape_of(instr: Instr) -> tuple[int, str]:
@@ -254,3 +260,14 @@ def _st(instr: Instr, env: Env) -> Op:
         store_to(state, space, instr, mask, at, offset, width, list(values))
 
     return Op(function, (base_kind, *(raw,) * count), (), (base, *items), (), context=True)
+
+
+@family("mapa")
+def _mapa(instr: Instr, env: Env) -> Op:
+    words = instr.modifiers
+    only(instr, words, "shared::cluster", "u32", "u64")
+    kind = words[-1]
+    _, address, _ = instr.operands
+    if isinstance(address, Mem):
+        stop(instr)
+    return simple(instr, clusters.mapped, (kind, "u32"), kind)

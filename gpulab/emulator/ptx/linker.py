@@ -46,6 +46,7 @@ class Kernel:
         shared: shared variable to offset in the block's window.
         shared_static: bytes of it that do not depend on the launch (start of dynamic memory).
         max_threads: launch bound, or None.
+        cluster: blocks of a cluster (x, y, z).
     """
 
     name: str
@@ -59,6 +60,7 @@ class Kernel:
     shared: dict[str, int] = field(default_factory=dict)
     shared_static: int = 0
     max_threads: tuple[int, ...] | None = None
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
 
 def _aligned(offset: int, align: int) -> int:
@@ -75,7 +77,7 @@ def link(module: Module, entry: str, builtins: Collection[str]) -> Kernel:
     if function is None or not function.is_entry or function.body is None:
         known = [f.name for f in module.functions.values() if f.is_entry]
         raise BuildError(f"no entry {entry!r} in this PTX", fix=f"entries: {', '.join(known)}")
-    kernel = Kernel(entry, max_threads=function.max_threads)
+    kernel = Kernel(entry, max_threads=function.max_threads, cluster=function.cluster)
     for variable in function.params:
         kernel.param_bytes = _aligned(kernel.param_bytes, variable.align)
         kernel.params[variable.name] = (kernel.param_bytes, variable)

@@ -190,6 +190,7 @@ class Function:
     variables: dict[str, Variable] = field(default_factory=dict)
     location: Location | None = None
     max_threads: tuple[int, ...] | None = None
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
 
 @dataclass

@@ -17,7 +17,7 @@ _HEADER_NOTES = {
     ".blocksareclusters": 0, ".abi_preserve": 1, ".abi_preserve_control": 1,
 }  # fmt: skip
 """Header directives and how many numbers follow at most: resource hints, except ``.maxntid`` and
-``.reqntid``, which bound the launch, and the cluster ones, of which only one block is run."""
+``.reqntid``, which bound the launch, and ``.reqnctapercluster``, the shape of a cluster."""
 
 
 def parse(text: str) -> Module:
@@ -95,6 +95,9 @@ def _function(cursor: Cursor, is_entry: bool, files: dict[int, str]) -> Function
             numbers.append(cursor.integer())
         if word in (".maxntid", ".reqntid"):
             function.max_threads = tuple(numbers)
+        elif word == ".reqnctapercluster":
+            x, y, z = (*numbers, 1, 1)[:3]
+            function.cluster = (x, y, z)
     if cursor.accept(";"):
         return function
     BodyParser(cursor, function, files).parse()
