@@ -88,6 +88,11 @@ def _records(text: str) -> Iterator[list[str]]:
         yield record
 
 
+def told(text: str) -> str:
+    """A report as it is kept: without folders, and not longer than it need be."""
+    return re.sub(r"(?:/[^\s/:]+)+/(?=[^\s/:]+\.cuh?\b)", "", text)[:300]
+
+
 def _finding(record: list[str]) -> Finding | None:
     first, whole = record[0], " ".join(record)
     kind = severity = None
@@ -107,7 +112,7 @@ def _finding(record: list[str]) -> Finding | None:
     # Backtraces name host frames; the access itself is in the lines before them.
     device = [line for line in record if not line.startswith(("Host Frame", "Saved host"))]
     where = tuple((m[1], int(m[2])) for line in device for m in _LINE.finditer(line))
-    return Finding(kind, severity, where if kind == "race" else where[:1], whole[:300])
+    return Finding(kind, severity, where if kind == "race" else where[:1], told(" ".join(device)))
 
 
 def parse(tool: str, text: str, exit_code: int | None, wanted: tuple[str, ...]) -> Output:
@@ -126,7 +131,7 @@ def parse(tool: str, text: str, exit_code: int | None, wanted: tuple[str, ...]) 
     asserted = _ASSERT.search(text)
     if asserted is not None:
         place = ((asserted[1], int(asserted[2])),)
-        findings.append(Finding("trap", "error", place, asserted[0]))
+        findings.append(Finding("trap", "error", place, told(asserted[0])))
     pattern = _RACES if tool == "racecheck" else _SUMMARY
     summaries = [m for body in bodies if (m := pattern.match(body))]
     known = (pattern, _UNPRINTED)

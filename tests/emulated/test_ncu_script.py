@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import ncu_counters
 from counter_works import Work, launch, works
-from ncu_counters import COMPARED, NEEDED, compare, known_metrics, read_csv
+from ncu_counters import ALONGSIDE, BANKS, NEEDED, SECTORS, compare, known_metrics, read_csv
 
 from gpulab.errors import DeviceMissingError
 from gpulab.runtime.emulated import EmulatedDevice
@@ -22,7 +26,7 @@ from gpulab.runtime.emulated import EmulatedDevice
 EXPECTED = [
     work for work in works((8, 9)) if work.label in ("probe/load_step 2", "probe/shared_step 32")
 ]
-METRICS = list(COMPARED)
+METRICS = [*NEEDED, ALONGSIDE[-1]]
 
 
 def table(values: dict[str, dict[str, str]], names: list[str] | None = None) -> str:
@@ -82,11 +86,106 @@ def test_equal_and_unequal_numbers() -> None:
     for work, ours, theirs in zip(EXPECTED, counters, measured, strict=True):
         rows = compare(work, ours or {}, theirs)
         assert all(row["equal"] for row in rows if row["metric"] in NEEDED)
+        assert {row["metric"] for row in rows if row["compared"]} == {*SECTORS, *NEEDED[4:]}
         theirs[NEEDED[2]] += 1
         rows = compare(work, ours or {}, theirs)
         assert [row["metric"] for row in rows if row["compared"] and not row["equal"]] == [
             NEEDED[2]
         ]
+
+
+def test_conflicts_are_compared_by_instruction_where_the_card_tells_them() -> None:
+    """The hardware's counter also counts turns lost to other traffic."""
+    (sass, counter), ours = BANKS[0], {BANKS[0][1]: 31}
+    held = {
+        row["metric"]: row["equal"]
+        for row in compare(EXPECTED[1], ours, {sass: 31.0, counter: 40.0, SECTORS[0]: 4.0})
+        if row["compared"]
+    }
+    assert held == {sass: True, SECTORS[0]: False}
+    rows = compare(EXPECTED[1], ours, {counter: 40.0})
+    assert [(row["metric"], row["compared"], row["equal"]) for row in rows] == [
+        (counter, True, False)
+    ]
+
+
+STAND_IN = """#!{python}
+import csv, json, sys
+told = json.loads(open({numbers!r}).read())
+if "--query-metrics" in sys.argv:
+    print("Device NVIDIA H200 (GH100)")
+    print("\\n".join(name.rpartition(".")[0] + "  Counter  x" for name in told["listed"]))
+elif "--version" in sys.argv:
+    print("NVIDIA (R) Nsight Compute Command Line Profiler\\nVersion 2025.3.1.0 (build 1)")
+else:
+    options = dict(zip(sys.argv, sys.argv[1:]))
+    metrics = options["--metrics"].split(",")
+    with open(options["--log-file"], "w") as log:
+        log.write(told["prefix"])
+        table = csv.writer(log, quoting=csv.QUOTE_ALL)
+        table.writerow(["ID", "Process ID", "Kernel Name", *metrics])
+        table.writerow(["", "", "", *("x" for _ in metrics)])
+        for i, (label, symbol, numbers) in enumerate(told["launches"]):
+            print("launched " + label)
+            table.writerow([i, 7, symbol, *(numbers.get(m, 0) for m in metrics)])
+    sys.exit(told["code"])
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The whole script with six probes for kernels of the lab and a program for ncu."""
+    expected = [replace(work, lab=True) for work in works((9, 0)) if not work.lab][:30:5]
+    device = EmulatedDevice((9, 0), counters=True)
+    counted = [launch(device, work) or {} for work in expected]
+
+    def run(wrong: str = "", code: int = 0, prefix: str = "") -> int:
+        launches = [
+            (w.label, w.symbol, {k: v + (k == wrong) for k, v in c.items() if k in NEEDED})
+            for w, c in zip(expected, counted, strict=True)
+        ]
+        numbers = tmp_path / "numbers.json"
+        told = {"listed": NEEDED, "launches": launches, "code": code, "prefix": prefix}
+        numbers.write_text(json.dumps(told))
+        text = STAND_IN.format(python=sys.executable, numbers=str(numbers))
+        smi = "#!/bin/sh\necho 'NVIDIA H200, 580.159.04, 9.0'\n"
+        for name, body in (("ncu", text), ("nvidia-smi", smi)):
+            (tmp_path / name).write_text(body)
+            (tmp_path / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setattr(ncu_counters, "works", lambda capability: expected)
+        monkeypatch.setattr(sys, "argv", ["ncu_counters.py", "--out", str(tmp_path / "out.jsonl")])
+        return ncu_counters.main()
+
+    return run
+
+
+def test_a_whole_run(stand_in: Callable[..., int], tmp_path: Path) -> None:
+    assert stand_in() == 0
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len({row["kernel"] for row in rows}) == 6
+    assert {row["metric"] for row in rows if row["compared"]} == {
+        *SECTORS,
+        BANKS[0][1],
+        BANKS[1][1],
+    }
+    assert all(row["equal"] and row["emulated"] == row["ncu"] for row in rows)
+    assert {(row["card"], row["ncu_version"]) for row in rows} == {("NVIDIA H200", "2025.3.1.0")}
+
+
+def test_a_whole_run_with_other_numbers(
+    stand_in: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stand_in(wrong=SECTORS[1]) == 1
+    assert "apart: probe/" in capsys.readouterr().out
+    assert stand_in(wrong=NEEDED[0]) == 0  # requests are told and do not decide
+    assert "beside: probe/" in capsys.readouterr().out
+
+
+def test_counters_that_nobody_may_read(stand_in: Callable[..., int]) -> None:
+    with pytest.raises(DeviceMissingError, match="ncu ended with 1") as caught:
+        stand_in(code=1, prefix="==ERROR== ERR_NVGPUCTRPERM - no permission\n")
+    assert "ERR_NVGPUCTRPERM" in (caught.value.fix or "")
 
 
 def test_metrics_the_card_lacks_are_not_asked_for() -> None:
@@ -95,8 +194,8 @@ def test_metrics_the_card_lacks_are_not_asked_for() -> None:
         "l1tex__t_requests_pipe_lsu_mem_global_op_ld      Counter   requests  # of requests\n"
         "l1tex__t_requests_pipe_lsu_mem_global_op_ld_lookup_hit  Counter  x\n"
     )
-    assert known_metrics(listing, COMPARED) == ["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"]
-    assert known_metrics("", COMPARED) == []
+    assert known_metrics(listing, NEEDED) == ["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"]
+    assert known_metrics("", NEEDED) == []
 
 
 def test_every_kernel_of_the_list_has_its_counters() -> None:

@@ -65,7 +65,11 @@ def test_documented_forms(
     output = parse(tool, text, 0, (case,))
     assert output.problem is None
     assert {f.kind for f in output.of(case)} == {kind}
-    assert output.of(case)[0].lines == lines
+    found = output.of(case)[0]
+    assert found.lines == lines
+    assert f"{case}.cu:{lines[0]}" in found.text
+    assert "/" not in found.text
+    assert "Host Frame" not in found.text
 
 
 @pytest.mark.parametrize(
