@@ -7,7 +7,7 @@ from typing import Any
 
 from gpulab.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
 
-NUMERIC_REASONS = ("interval", "rms", "exact-probe", "contract")
+NUMERIC_REASONS = ("nonfinite", "interval", "rms", "exact-probe", "contract")
 """What a lesson must fail by: its arithmetic, not a crash or an unwritten element."""
 
 
