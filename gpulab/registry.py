@@ -11,80 +11,33 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import numpy as np
-
+from gpulab.device_code import LaunchPlan, NumbaBuild, Param, RawBuild, Step, TensorBox
 from gpulab.errors import UsageError
-from gpulab.formats import storage_dtype
+
+__all__ = [
+    "Backend",
+    "Capability",
+    "Case",
+    "Dims",
+    "KernelSpec",
+    "LaunchPlan",
+    "NumbaBuild",
+    "Param",
+    "RawBuild",
+    "Step",
+    "TensorBox",
+    "Variant",
+    "cases",
+    "register",
+    "specs",
+]
 
 Capability = tuple[int, int]
 Dims = Mapping[str, int]
 Backend = Literal["raw", "numba", "library"]
-
-
-@dataclass(frozen=True)
-class Param:
-    """One argument of the device function, in its order.
-
-    Args:
-        name: the argument's name; arrays are matched to inputs and outputs by it.
-        role: ``in`` and ``out`` are device arrays, ``dim`` is an int32 taken from the dims,
-            ``scalar`` is passed by value.
-        format: number format of the elements (a row of ``gpulab.formats``, or ``int32``).
-        dims: names of the dims that give the shape, row-major; empty for ``dim`` and ``scalar``.
-    """
-
-    name: str
-    role: Literal["in", "out", "dim", "scalar"]
-    format: str
-    dims: tuple[str, ...] = ()
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The NumPy type of the stored codes (uint16 for bf16, uint8 for fp8, ...)."""
-        return storage_dtype(self.format)
-
-
-@dataclass(frozen=True)
-class LaunchPlan:
-    """Grid and block (x, y, z) and dynamic shared memory in bytes."""
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class RawBuild:
-    """CUDA C++ to compile: file below ``raw_kernels/`` (or absolute) and the entry to instantiate.
-
-    Args:
-        source: path relative to ``raw_kernels/``, or an absolute path.
-        entry: a C++ name expression such as ``matmul_simt<__half, float>``.
-        defines: ``NAME=VALUE`` macros.
-        feature_target: compile for the architecture-specific target (``sm_90a``).
-        contract: let the compiler fuse ``a * b + c``; off, so that a kernel means what it says
-            and the emulated device equals the card (write ``fmaf`` where a fused one is meant).
-    """
-
-    source: str
-    entry: str
-    defines: tuple[str, ...] = ()
-    feature_target: bool = False
-    contract: bool = False
-
-
-@dataclass(frozen=True)
-class NumbaBuild:
-    """A Numba CUDA kernel: ``make()`` returns the plain Python function to compile.
-
-    ``make`` runs only when Numba is installed; its types follow from the kernel's params.
-    """
-
-    make: Callable[[], Callable[..., None]]
-    key: str
 
 
 @dataclass(frozen=True)
@@ -102,6 +55,7 @@ class Variant:
             (``fp32-sum``, ``rounded-sum``); empty: the op's only one.
         lesson: wrong on purpose; judged by the op's contract, which it must FAIL.
         caught_on: input families that show the lesson's mistake; it is judged on them too.
+        promotion: terms after which a tensor core's sum is added to a float32 sum; None: never.
         note: one sentence shown with the row.
     """
 
@@ -113,6 +67,7 @@ class Variant:
     contract: str = ""
     lesson: bool = False
     caught_on: tuple[str, ...] = ()
+    promotion: int | None = None
     note: str = ""
 
     def instruction(self, capability: Capability) -> str | None:
@@ -126,6 +81,10 @@ class Variant:
 
 def _any_dims(variant: Variant, capability: Capability, dims: Dims) -> str | None:
     return None
+
+
+def _no_steps(variant: Variant, capability: Capability, dims: Dims) -> tuple[Step, ...]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -145,6 +104,14 @@ class KernelSpec:
         plan: launch shape for (variant, capability, dims).
         supports: the reason why (variant, capability, dims) cannot run, or None.
         run: library rows only: ``run(variant, arrays)`` with CuPy arrays by param name.
+        steps: launches before the kernel's own.
+        for_card: the declaration for a card of so many multiprocessors, where build and plan depend
+            on it; what they are without is for the capability's usual card.
+        only_capability: the one capability whose architecture-specific instructions it uses
+            (``sm_90a``); None: it runs from the variant's lowest one on.
+        needs_card: why it does not run on the emulated device; empty: it does.
+        study: a step on the way to another kernel: it is measured by name or in a ladder, and is
+            no row of the op's table.
         atomics: results may differ in the last bits between runs.
         source: where the method is published.
     """
@@ -160,6 +127,11 @@ class KernelSpec:
     plan: Callable[[Variant, Capability, Dims], LaunchPlan] | None = None
     supports: Callable[[Variant, Capability, Dims], str | None] = _any_dims
     run: Callable[[Variant, Mapping[str, Any]], None] | None = None
+    steps: Callable[[Variant, Capability, Dims], tuple[Step, ...]] = _no_steps
+    for_card: Callable[[KernelSpec, int], KernelSpec] | None = None
+    only_capability: Capability | None = None
+    needs_card: str = ""
+    study: bool = False
     atomics: bool = False
     source: str = ""
 
@@ -173,9 +145,16 @@ class Case:
 
     @property
     def label(self) -> str:
-        """Short unique name: ``raw/mma fp16->fp32 (fp32 acc)``."""
+        """Short unique name: ``raw/mma fp16->fp32 (fp32 acc)``, with the contract if it has one."""
         v = self.variant
-        return f"{self.spec.backend}/{self.spec.name} {v.format}->{v.output} ({v.accumulator} acc)"
+        sums = f"{v.accumulator} acc" + (f", {v.contract}" if v.contract else "")
+        return f"{self.spec.backend}/{self.spec.name} {v.format}->{v.output} ({sums})"
+
+    def on(self, multiprocessors: int | None) -> Case:
+        """The row as it is built and launched on a card of so many multiprocessors."""
+        if self.spec.for_card is None or multiprocessors is None:
+            return self
+        return replace(self, spec=self.spec.for_card(self.spec, multiprocessors))
 
     def refusal(
         self, capability: Capability, device_kind: str, dims: Dims | None = None
@@ -183,9 +162,13 @@ class Case:
         """Why this row cannot run there (at these dims, if given); None if it can."""
         if self.spec.backend == "library" and device_kind != "cuda":
             return "needs a card"
-        lowest = self.variant.min_capability
+        lowest, only = self.variant.min_capability, self.spec.only_capability
         if capability < lowest:
             return f"needs sm_{lowest[0]}{lowest[1]}"
+        if only is not None and capability != only:
+            return f"its instructions are those of sm_{only[0]}{only[1]}a, which no other card has"
+        if self.spec.needs_card and device_kind != "cuda":
+            return self.spec.needs_card
         if dims is None:
             return None
         return self.spec.supports(self.variant, capability, dims)
@@ -234,9 +217,17 @@ def cases(
     *,
     kernel: str | None = None,
     backend: str | None = None,
-    format: str | None = None,  # noqa: A002 - the field's word
+    format: str | None = None,
+    studies: bool = False,
 ) -> Iterator[Case]:
     """The rows of an op in ladder order, filtered by kernel name, backend and input format.
+
+    Args:
+        op: the operation.
+        kernel: only the kernels of this name.
+        backend: only those of this backend.
+        format: only rows with this input format.
+        studies: the steps on the way to a kernel too, which a name finds without.
 
     Raises:
         UsageError: a filter names nothing; the message lists what there is.
@@ -253,6 +244,8 @@ def cases(
             )
     for spec in known:
         if kernel not in (None, spec.name) or backend not in (None, spec.backend):
+            continue
+        if spec.study and not studies and kernel is None:
             continue
         for variant in spec.variants:
             if format in (None, variant.format):

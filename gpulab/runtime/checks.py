@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpulab import arch
 from gpulab.errors import UsageError
-from gpulab.registry import Capability, LaunchPlan, Param
+from gpulab.registry import Capability, LaunchPlan, Param, TensorBox
 from gpulab.runtime.objects import DeviceArray
 from gpulab.runtime.resources import Resources
 
@@ -111,6 +111,8 @@ def check_plan(
     gx, gy, gz = plan.grid
     if min(plan.grid) < 0 or gx >= 2**31 or gy > 65535 or gz > 65535:
         raise UsageError(f"{entry}: grid {plan.grid} exceeds (2^31 - 1, 65535, 65535)")
+    if plan.cluster < 1 or gx % plan.cluster:
+        raise UsageError(f"{entry}: {gx} blocks are not whole clusters of {plan.cluster}")
     limits = arch.get(capability)
     static = (resources.shared_bytes or 0) if resources else 0
     where = f"{name} (sm_{capability[0]}{capability[1]})"
@@ -138,3 +140,51 @@ def check_plan(
                 f"{where} has {limits.registers_per_sm} an SM",
                 fix="use smaller blocks, or __launch_bounds__",
             )
+
+
+_TENSOR_MAPS_FROM: Capability = (9, 0)
+_GRAIN_BYTES = 16
+"""Rows of a matrix and of a box that TMA copies are whole multiples of it."""
+_MOST_IN_BOX = 256
+_SWIZZLES = (0, 32, 64, 128)
+
+
+def check_maps(
+    entry: str,
+    plan: LaunchPlan,
+    params: Sequence[Param],
+    args: Sequence[Any],
+    capability: Capability,
+) -> None:
+    """Refuse what cannot be encoded as a tensor map; ``args`` were checked.
+
+    Raises:
+        UsageError: names the argument and the limit.
+
+    Source: CUDA Driver API, ``cuTensorMapEncodeTiled``.
+    """
+    if plan.maps and capability < _TENSOR_MAPS_FROM:
+        raise UsageError(f"{entry}: tensor maps need sm_90")
+    arrays = {p.name: a for p, a in zip(params, args, strict=True) if p.role in ("in", "out")}
+    for box in plan.maps:
+        array = arrays.get(box.param)
+        what = f"{entry}: tensor map of {box.param}"
+        if array is None or len(array.shape) != 2:
+            raise UsageError(f"{what}: not a two-dimensional array of its parameters")
+        _check_box(what, box, array)
+
+
+def _check_box(what: str, box: TensorBox, array: DeviceArray) -> None:
+    size = array.dtype.itemsize
+    row, inner = array.shape[1] * size, box.columns * size
+    if row == 0 or row % _GRAIN_BYTES:
+        raise UsageError(
+            f"{what}: rows of {row} bytes; TMA takes multiples of {_GRAIN_BYTES}",
+            fix="pad the rows, or use a kernel that takes any",
+        )
+    if not 1 <= box.rows <= _MOST_IN_BOX or not 1 <= box.columns <= _MOST_IN_BOX:
+        raise UsageError(f"{what}: a box of {box.rows} x {box.columns} exceeds {_MOST_IN_BOX}")
+    if inner % _GRAIN_BYTES or box.swizzle_bytes not in _SWIZZLES:
+        raise UsageError(f"{what}: box rows of {inner} bytes, swizzle of {box.swizzle_bytes}")
+    if box.swizzle_bytes and inner > box.swizzle_bytes:
+        raise UsageError(f"{what}: box rows of {inner} bytes, a swizzle spans {box.swizzle_bytes}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +20,15 @@ from numpy.typing import NDArray
 from gpulab import arch
 from gpulab.errors import BuildError, FaultError
 from gpulab.registry import LaunchPlan, NumbaBuild, Param
-from gpulab.runtime import assembly, cuda_errors, nvrtc, packing, resources, toolkit
+from gpulab.runtime import (
+    assembly,
+    cuda_errors,
+    nvrtc,
+    packing,
+    resources,
+    tensor_map,
+    toolkit,
+)
 from gpulab.runtime.cache import Store
 from gpulab.runtime.checks import check_host_array
 from gpulab.runtime.cuda_context import Connection, connect
@@ -51,6 +60,13 @@ def _stream_of(cupy: Any) -> Any:
 
 def _address(array: DeviceArray) -> int:
     return int(array.handle.data.ptr)
+
+
+def _by_value(part: bytes) -> Any:
+    """What CuPy passes as these very bytes: an unsigned scalar, or an array of one structure."""
+    if len(part) == tensor_map.BYTES:
+        return np.frombuffer(part, f"V{len(part)}")
+    return np.frombuffer(part, f"u{len(part)}")[0]
 
 
 class CudaDevice(Device):
@@ -212,6 +228,19 @@ class CudaDevice(Device):
                     f"pip install 'nvidia-cuda-nvrtc<{version}'",
                 ) from None
 
+    @cached_property
+    def multiprocessors(self) -> int:  # type: ignore[override]
+        """Of the card."""
+        card = self.cupy.cuda.Device(self.connection.card.index)
+        return int(card.attributes["MultiProcessorCount"])
+
+    def _resident(self, plan: LaunchPlan) -> tuple[int, int, int]:
+        """The grid: of a persistent kernel, as many whole clusters as the card holds at once."""
+        if not plan.persistent:
+            return plan.grid
+        held = self.multiprocessors // plan.cluster * plan.cluster
+        return (min(plan.grid[0], held), *plan.grid[1:])
+
     def synchronize(self) -> None:
         """Wait for the whole card, so that nothing hides on another stream."""
         with self.guard(f"waiting for {self._waiting_for}"):
@@ -221,6 +250,7 @@ class CudaDevice(Device):
         self, function: Function, plan: LaunchPlan, args: Sequence[Any]
     ) -> Callable[[], LaunchReport]:
         code, kernel = function.handle
+        grid = self._resident(plan)
         static = function.resources.shared_bytes if function.resources else 0
         large = plan.shared_bytes + static > _UNASKED_SHARED_BYTES
         if isinstance(kernel, NumbaKernel):
@@ -228,9 +258,9 @@ class CudaDevice(Device):
                 start = kernel.bind(plan, [getattr(a, "handle", a) for a in args])
                 return lambda: self._run(function.entry, start)
             kernel = self._load(code, kernel.cubin)  # Numba's launch cannot ask for more
-        packed = packing.pack(function.params, args, _address, code.abi)
-        # Unsigned scalars of the same width: CuPy passes their bytes as they are.
-        values = tuple(np.frombuffer(part, f"u{len(part)}")[0] for part in packed)
+        maps = {box.param: partial(tensor_map.of_array, box=box) for box in plan.maps}
+        packed = packing.pack(function.params, args, _address, code.abi, maps)
+        values = tuple(_by_value(part) for part in packed)
         if large:
             with self.guard(f"asking for {plan.shared_bytes} bytes of shared memory"):
                 kernel.max_dynamic_shared_size_bytes = max(
@@ -241,7 +271,7 @@ class CudaDevice(Device):
             # The default keeps the arrays alive for as long as this can be called.
             return self._run(
                 function.entry,
-                lambda: kernel(plan.grid, plan.block, values, shared_mem=plan.shared_bytes),
+                lambda: kernel(grid, plan.block, values, shared_mem=plan.shared_bytes),
             )
 
         return launch

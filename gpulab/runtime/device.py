@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpulab.errors import UsageError
 from gpulab.registry import Capability, LaunchPlan, Param
-from gpulab.runtime.checks import check_arguments, check_plan
+from gpulab.runtime.checks import check_arguments, check_maps, check_plan
 from gpulab.runtime.objects import (
     POISONS,
     Build,
@@ -49,6 +49,7 @@ class Device(ABC):
         kit: the compiler its kernels are made with.
         driver: of the card, ``driver 580.65.06 (CUDA 13.0)``; None where there is none.
         reason: why this device was taken, where the choice was the lab's.
+        multiprocessors: of the card; None where kernels are emulated.
     """
 
     kind: str
@@ -58,6 +59,7 @@ class Device(ABC):
     kit: Toolkit
     driver: str | None = None
     reason: str = ""
+    multiprocessors: int | None = None
 
     @abstractmethod
     def upload(self, host: NDArray[Any], name: str = "") -> DeviceArray:
@@ -130,6 +132,7 @@ class Device(ABC):
         """Check once; what is returned launches, as often as it is called. See ``launch``."""
         check_arguments(function.entry, function.params, args)
         check_plan(function.entry, plan, self.name, self.capability, function.resources)
+        check_maps(function.entry, plan, function.params, args, self.capability)
         if min(plan.grid) == 0:
             return lambda: LaunchReport(notes=["empty grid: nothing launched"])
         return self._bind(function, plan, args)

@@ -150,6 +150,11 @@ class EmulatedDevice(Device):
     def _bind(
         self, function: Function, plan: LaunchPlan, args: Sequence[Any]
     ) -> Callable[[], LaunchReport]:
+        if plan.maps:
+            raise UsageError(
+                f"{function.entry} takes tensor maps: {self.name} has no tensor memory accelerator",
+                fix="run it on a card: --device cuda",
+            )
         code, program = function.handle
         packed = packing.pack(function.params, args, lambda array: int(array.handle), code.abi)
 

@@ -9,7 +9,7 @@ Source: numba.cuda, ``dispatcher.py`` (how a launch lists an array's members).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ def pack(
     args: Sequence[Any],
     address: Callable[[DeviceArray], int],
     abi: Literal["c", "numba"] = "c",
+    maps: Mapping[str, Callable[[DeviceArray], bytes]] | None = None,
 ) -> list[bytes]:
     """The bytes of every parameter; ``args`` were checked by ``check_arguments``.
 
@@ -32,10 +33,13 @@ def pack(
         args: device arrays and numbers, in its order.
         address: the device address of an array.
         abi: how arrays are passed.
+        maps: what encodes the arrays that are passed as tensor maps, by parameter name.
     """
     packed: list[bytes] = []
     for param, arg in zip(params, args, strict=True):
-        if isinstance(arg, DeviceArray):
+        if isinstance(arg, DeviceArray) and maps and param.name in maps:
+            packed.append(maps[param.name](arg))
+        elif isinstance(arg, DeviceArray):
             where = address(arg)
             packed += [_u64(where)] if abi == "c" else _numba_array(arg, where)
         else:

@@ -111,7 +111,9 @@ class FakeCupy:
             driver=SimpleNamespace(CUDADriverError=CUDADriverError),
             memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
             Stream=lambda non_blocking: Stream(self),
-            Device=lambda index: SimpleNamespace(use=lambda: None),
+            Device=lambda index: SimpleNamespace(
+                use=lambda: None, attributes={"MultiProcessorCount": 132}
+            ),
         )
 
     def allocate(self, nbytes):

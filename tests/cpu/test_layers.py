@@ -17,6 +17,7 @@ LAYERS = [
     ["gpulab.arch"],
     ["gpulab.numerics"],
     ["gpulab.ops"],
+    ["gpulab.device_code"],
     ["gpulab.registry"],
     ["gpulab.emulator"],
     ["gpulab.runtime"],
