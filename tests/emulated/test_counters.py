@@ -210,14 +210,15 @@ def test_ldmatrix_conflicts_in_phases_of_eight_rows(
     assert found["smsp__inst_executed_op_ldsm.sum"] == 1
 
 
-def test_cp_async_counts_apart_and_every_lane_of_its_writes() -> None:
+def test_cp_async_counts_among_the_loads_and_every_lane_of_its_writes() -> None:
     opcode = "cp.async.ca.shared.global"
     read = Access("global", "load", 4 * LANE, 4, everyone(), opcode)
     issue = shared(0 * LANE, 4, "store", opcode=opcode, phase="issue")
     land = shared(0 * LANE, 4, "store", opcode=opcode, phase="land")
     found = count(read, issue, land)
-    assert found[REQUESTS] == 0
+    assert (found[REQUESTS], found[SECTORS]) == (1, 4)
     assert (found["async_copy_requests"], found["async_copy_sectors"]) == (1, 4)
+    assert found["global_sector_bytes"] == 4 * 32
     assert found["async_copy_bank_conflicts"] == 31  # one word, 32 writers: no merging
     assert found["smsp__inst_executed_op_ldgsts.sum"] == 1
     assert found[ST] == 0
