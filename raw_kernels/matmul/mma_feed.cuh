@@ -19,6 +19,7 @@ struct Tile {
     static_assert(kSlab == 64 || kSlab == 128, "the swizzle of A covers 64 and 128 bytes");
     static_assert(kAsync ? kStages >= 2 : kStages == 2, "slabs through registers alternate");
     static_assert(kWarpN == 32 || kWarpN == 64, "fragments of B come in groups of 32 columns");
+    static_assert(kM % kWarpM == 0 && kN % kWarpN == 0 && kWarpM % 16 == 0, "whole warp tiles");
 };
 
 // A value the compiler knows nothing of: what is computed from it stays where it is written, out of
@@ -41,7 +42,8 @@ int swizzle_a(int row) {
 }
 
 // B is read by ldmatrix in rows 0..7 (16 bit), in rows 0 1 4 5 8 9 12 13 (8 bit), or in rows 0..3
-// two chunks at a time (32 bit): each group of eight chunks must fall in different banks.
+// two chunks at a time (32 bit): each group of eight chunks must fall in different banks. Its rows
+// are eight chunks or a multiple of it: in a shorter one, a swizzled chunk would fall outside.
 template <int kSize>
 int swizzle_b(int row) {
     return kSize == 2 ? row & 7 : kSize == 4 ? (row & 3) * 2 : (row & 1) | ((row >> 1) & 6);
@@ -57,11 +59,10 @@ struct Feed {
     static constexpr int kBRows = T::kThreads / kBChunks;
     static constexpr int kACopies = T::kBlockM / kARows, kBCopies = kDepth / kBRows;
     static constexpr int kCopies = kACopies + kBCopies, kParts = T::kSteps - 1;
-    static_assert(kARows % 8 == 0 && kBRows % (kSize == 1   ? 16
-                                               : kSize == 2 ? 8
-                                                            : 4) ==
-                                         0,
-                  "a thread's rows share one swizzle");
+    static constexpr int kBPeriod = kSize == 1 ? 16 : kSize == 2 ? 8 : 4;  // of swizzle_b
+    static_assert(kBRowBytes % 128 == 0, "the swizzle of B covers 128 bytes");
+    static_assert(kARows % 8 == 0 && kBRows % kBPeriod == 0, "a thread's rows share one swizzle");
+    static_assert(T::kBlockM % kARows == 0 && kDepth % kBRows == 0, "slabs are whole copies");
 
     long long a_step, a_next,
         b_step;         // bytes from a copy to the next; for A, from a slab's last to the next slab
@@ -165,6 +166,9 @@ struct Feed<kSize, T, false> {
     static constexpr int kBRowBytes = T::kBlockN * kSize, kBWords = kBRowBytes / 4;
     static constexpr int kBRows = T::kThreads / kBWords;
     static constexpr int kBatch = 4;  // copies whose reads are in flight together
+    static_assert(kBRowBytes % 128 == 0, "the swizzle of B covers 128 bytes");
+    static_assert(T::kBlockM % (kBatch * kARows) == 0 && kDepth % (kBatch * kBRows) == 0,
+                  "slabs are whole batches");
 
     const char *a, *b;  // the thread's word of the first row of the slab
     long long a_pitch, b_pitch;

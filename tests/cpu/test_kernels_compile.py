@@ -6,22 +6,34 @@ capability that may run it; a kernel added to the registry is covered without a 
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from gpulab import arch, registry
+from gpulab.formats import storage_dtype
+from gpulab.kernels.matmul import mma
 from gpulab.registry import Capability, Case, LaunchPlan, RawBuild, Variant
 from gpulab.runtime import assembly
 from gpulab.runtime.resources import Resources
 
 OPS = sorted({spec.op for spec in registry.specs()})
+ROW_SIZES: dict[Capability, int] = {(7, 5): 33, (9, 0): 64}
+"""Row operations have no instruction of one capability: two stand for all, at a size each."""
+
+
+def _capabilities(case: Case) -> tuple[Capability, ...]:
+    dims = set().union(*(p.dims for p in case.spec.params(case.variant)))
+    return tuple(ROW_SIZES) if dims == {"rows", "cols"} else arch.EMULATED
+
+
 ROWS = [
     (case, capability)
     for op in OPS
     for case in registry.cases(op)
     if case.spec.backend == "raw"
-    for capability in arch.EMULATED
+    for capability in _capabilities(case)
     if capability >= case.variant.min_capability
 ]
 SIZES = (64, 33)
@@ -46,7 +58,8 @@ def _builds() -> list[tuple[Case, Capability, int]]:
     found = []
     for case, capability in ROWS:
         seen = set()
-        for size in SIZES:
+        whole = _capabilities(case) == arch.EMULATED
+        for size in SIZES if whole else (ROW_SIZES[capability],):
             build = _build(case, capability, size)
             if build not in seen:
                 seen.add(build)
@@ -80,6 +93,28 @@ def findings(used: Resources, plan: LaunchPlan, row: arch.Arch) -> list[str]:
     return found
 
 
+def mma_findings(case: Case, capability: Capability, ptx: str, bound: int | None) -> list[str]:
+    """Whether a matmul row multiplies by the mma.sync that it declares, a full tile of them."""
+    declared = case.variant.instruction(capability) or ""
+    if case.spec.op != "matmul" or not declared.startswith("mma.sync."):
+        return []
+    _, _, shape, *types = declared.split(".")
+    spelled = f"mma.sync.aligned.{shape}.row.col.{'.'.join(types)}"
+    used = re.findall(r"mma\.sync\.aligned[.\w]+", ptx)
+    found = [f"{other}, {spelled} declared" for other in sorted(set(used) - {spelled})]
+    if case.spec.name != "mma":
+        return found
+    tile = mma.tile(case.variant, capability)
+    m, n, k = map(int, re.findall(r"\d+", shape))
+    depth = tile.slab_bytes // storage_dtype(case.variant.format).itemsize
+    full = (tile.warp_m // m) * (tile.warp_n // n) * (depth // k)
+    if len(used) != full:
+        found.append(f"{len(used)} of {spelled}, a warp tile takes {full}")
+    if bound != tile.threads:
+        found.append(f"compiled for {bound} threads, launched with {tile.threads}")
+    return found
+
+
 @pytest.mark.parametrize("row", _builds(), ids=_name)
 def test_compiles_without_spills_within_the_capabilitys_limits(
     row: tuple[Case, Capability, int],
@@ -92,12 +127,28 @@ def test_compiles_without_spills_within_the_capabilitys_limits(
     assert code.cubin_path.stat().st_size > 0
     assert code.resources is not None
     assert findings(code.resources, _plan(case, capability, size), arch.get(capability)) == []
+    bound = code.resources.max_threads_per_block
+    assert mma_findings(case, capability, code.ptx, bound) == []
+
+
+def test_another_instruction_than_the_declared_one_is_found() -> None:
+    case = next(registry.cases("matmul", kernel="mma"))
+    tile = mma.tile(case.variant, (8, 9))
+    declared = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+    full = 64 * 64 * 32 // (16 * 8 * 16)  # 64 bytes of k are 32 terms
+    assert mma_findings(case, (8, 9), f"{declared} {{}};\n" * full, tile.threads) == []
+    other = mma_findings(case, (8, 9), declared.replace("k16", "k8") * full, tile.threads)
+    assert any("m16n8k8" in each for each in other)
+    fewer = mma_findings(case, (8, 9), f"{declared} {{}};\n" * (full - 1), tile.threads)
+    assert fewer == [f"{full - 1} of {declared}, a warp tile takes {full}"]
+    threads = mma_findings(case, (8, 9), f"{declared} {{}};\n" * full, tile.threads // 2)
+    assert "threads" in threads[0]
 
 
 def test_the_registry_has_raw_matmul_rows_for_every_capability() -> None:
     compiled = {(c.spec.name, capability) for c, capability in ROWS if c.spec.op == "matmul"}
     for capability in arch.EMULATED:
-        assert {("simt", capability), ("blocked", capability)} <= compiled
+        assert {("simt", capability), ("blocked", capability), ("mma", capability)} <= compiled
 
 
 def test_a_kernel_that_spills_is_found() -> None:

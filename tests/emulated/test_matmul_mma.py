@@ -168,6 +168,8 @@ def test_integers_are_exact(variant: Variant, capability: Capability, shape: Sha
         (FP16, (9, 0), (16, 26, 398)),  # the same, rows of whole words only
         (TF32, (8, 6), (16, 24, 100)),  # 3 stages of 16
         (TF32, (8, 6), (16, 23, 99)),
+        (TF32, (9, 0), (16, 24, 140)),  # 6 stages of 16
+        (TF32, (9, 0), (16, 23, 139)),
     ],
 )
 def test_more_slabs_than_stages_give_the_tensor_cores_bits(
