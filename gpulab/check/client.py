@@ -39,7 +39,7 @@ def command(kind: str, scratch: str) -> list[str]:
     """The interpreter's command line: isolated from the user's site, the lab importable."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-        f"from gpulab.check.worker import main; main({kind!r}, {scratch!r})"
+        f"from gpulab.check.worker import main; main({kind!r}, {scratch!r}, {os.getpid()})"
     )
     return [sys.executable, "-I", "-B", "-c", code]
 

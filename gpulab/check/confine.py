@@ -30,10 +30,14 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def die_with_parent() -> None:
-    """Be killed when the process that started this one ends, however it ends."""
+def die_with_parent(parent: int) -> None:
+    """Be killed when the process that started this one ends, however it ends.
+
+    Args:
+        parent: its id, as it was when this process was started.
+    """
     _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() == 1:  # it ended before the request
+    if os.getppid() != parent:  # it ended before the request
         os._exit(1)
 
 

@@ -142,7 +142,7 @@ def _find(
             "threads race, or memory is read that nobody wrote: look for a missing __syncthreads()",
         )
     if not np.isfinite(got[bad]).all():
-        return _nonfinite(got, right, bad, a, b)
+        return _nonfinite(got, right)
     e = hypotheses.Evidence(a, b, got, right, d, bad, contract.format, contract.output)
     explained = hypotheses.explain(e)
     if explained is not None:
@@ -180,23 +180,22 @@ def _unwritten(mask: NDArray[np.bool_]) -> Diagnosis:
     return Diagnosis("unwritten", f"{share}: {text}", fix)
 
 
-def _nonfinite(
-    got: Floats, right: Floats, bad: NDArray[np.bool_], a: Floats, b: Floats
-) -> Diagnosis:
+def _nonfinite(got: Floats, right: Floats) -> Diagnosis:
     special = ~np.isfinite(got)
     place = patterns.locate(special).text
     largest = float(get("fp16").max_finite)
     what = "NaN" if np.isnan(got[special]).all() else "infinity"
     if what == "NaN" and special.all():
         return Diagnosis("nan", "every element is NaN", "a sum that starts uninitialised, or 0/0")
-    # Partial sums of absolute values bound what the running sum can have reached.
-    reach = np.abs(a) @ np.abs(b)
-    if np.isinf(got[special]).any() and reach[special].min() >= largest:
+    # What overflows does so above a size, and everywhere above it.
+    size = np.abs(right)
+    least, most = float(size[special].min()), float(size[~special].max(initial=0.0))
+    if np.isinf(got[special]).any() and most < 1.01 * least:
         return Diagnosis(
             "overflow",
-            f"{special.mean():.1%} of the elements are infinite or NaN, all where the sum can "
-            f"exceed {largest:g}, the largest half: {place}",
-            "keep the sum in float",
+            f"{special.mean():.1%} of the elements are infinite: all whose right value is above "
+            f"{least:.4g} in size, and no other",
+            f"something is kept in half, whose largest number is {largest:g}: keep it in float",
         )
     return Diagnosis(
         "nan",

@@ -58,7 +58,7 @@ class Evidence:
 
 def explain(e: Evidence) -> Diagnosis | None:
     """The first hypothesis that explains the errors; None if none does."""
-    for hypothesis in (_zeros, _constant, _misread, _partial, _scaled, narrow, _inputs):
+    for hypothesis in (_zeros, _constant, _misread, _partial, _scaled, _inputs, narrow):
         found = hypothesis(e)
         if found is not None:
             return found
@@ -87,9 +87,8 @@ def _misreadings(e: Evidence) -> Iterator[tuple[str, str, str, Callable[[], Floa
     i, j, t = np.arange(m)[:, None], np.arange(n)[None, :], np.arange(k)
 
     def padded(flat: Floats, index: NDArray[np.int64]) -> Floats:
-        """Elements by flat index; NaN where that lies outside."""
-        inside = (index >= 0) & (index < flat.size)
-        return np.where(inside, flat[np.clip(index, 0, flat.size - 1)], np.nan)
+        """Elements by flat index, wrapped where that lies outside."""
+        return flat[index % flat.size]
 
     yield (
         "transposed", "the result is stored transposed: element [i, j] stands where [j, i] belongs",

@@ -231,10 +231,10 @@ def _streams() -> tuple[Callable[[int], bytes], Callable[[bytes], None]]:
     return reader.read, write
 
 
-def main(kind: str, scratch: str) -> None:
+def main(kind: str, scratch: str, parent: int) -> None:
     """``serve``: answer until the judge hangs up. ``python``: one answer, then the end."""
     if kind == "serve":  # inside bubblewrap the parent is outside the namespace
-        confine.die_with_parent()
+        confine.die_with_parent(parent)
     read, write = _streams()
     if kind == "python":
         message, _ = unpack(read)

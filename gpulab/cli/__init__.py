@@ -20,9 +20,15 @@ from gpulab.errors import GpulabError
 COMMANDS = {
     "run": ("gpulab.cli.run", "The whole lab: format report, matmul ladder, verdict."),
     "matmul": ("gpulab.cli.matmul", "C = A B: every kernel against float64, with gates and times."),
+    "attention": (
+        "gpulab.cli.attention",
+        "softmax(Q K^T / sqrt(d)) V: kernels, lessons, gates, times.",
+    ),
     "formats": ("gpulab.cli.formats", "Number formats: the table, a value, a capability."),
     "list": ("gpulab.cli.listing", "Every kernel of the lab and where it runs."),
     "bench": ("gpulab.cli.bench", "Time kernels against their library baseline on a card."),
+    "check": ("gpulab.cli.check", "Judge submitted kernels: right or not, by how much, and why."),
+    "exercise": ("gpulab.cli.exercise", "Kernels to write: list, show, start."),
     "doctor": ("gpulab.cli.doctor", "What is there, what is missing, how to fix it."),
 }
 """Command name -> (module, short help). The module's ``command`` is the click command."""

@@ -1,0 +1,128 @@
+"""A checked submission as a page, a folder of them as a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+Record = dict[str, Any]
+_COLOURS = {"PASS": "green", "FAIL": "bold red", "INCONCLUSIVE": "yellow", "note": "cyan"}
+
+
+def _coloured(word: str) -> str:
+    return f"[{_COLOURS.get(word, 'dim')}]{word}[/]"
+
+
+def number(value: Any) -> str:
+    """A number as people read it."""
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def print_page(console: Console, record: Record) -> None:
+    """One submission on one screen: verdict, what it looks like, what to do, stages."""
+    name = escape(str(record["file"]))
+    exercise = record.get("exercise") or "no exercise"
+    console.print(f"{_coloured(record['verdict'])} {name} ({exercise})", highlight=False)
+    found = record.get("diagnosis")
+    if record["verdict"] != "PASS" and found:
+        console.print(f"  {found['slug']}: {escape(found['text'])}", highlight=False)
+        log = (record.get("error") or {}).get("log")
+        if log:
+            for line in str(log).splitlines()[:24]:
+                console.print(f"    {escape(line)}", highlight=False, style="dim")
+        if record.get("first_bad_index") is not None:
+            at = ", ".join(map(str, record["first_bad_index"]))
+            console.print(
+                f"  first wrong element: \\[{at}]: got {number(record['got'])}, wanted "
+                f"{number(record['wanted'])} within {number(record['bound'])}",
+                highlight=False,
+            )
+        if found["fix"]:
+            console.print(f"  next: {escape(found['fix'])}", highlight=False)
+    elif record["verdict"] != "PASS":
+        console.print(f"  {escape(str(record['reason']))}", highlight=False)
+    _stages(console, record)
+    _numbers(console, record)
+    if record.get("replay") and record["verdict"] != "PASS":
+        command = f"gpulab check {record['file']} --replay {record['replay']}"
+        console.print(f"  replay: {escape(command)}", highlight=False, soft_wrap=True)
+
+
+def _stages(console: Console, record: Record) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    shown = 0
+    for stage in record["stages"]:
+        if stage["status"] == "PASS" and not stage["text"] and record["verdict"] != "PASS":
+            continue
+        text = escape(str(stage["text"]).splitlines()[0]) if stage["text"] else ""
+        if stage["stage"] in ("parse", "compile") and stage["status"] == "FAIL":
+            continue  # said above
+        table.add_row(f"  {stage['stage']}", _coloured(stage["status"]), text)
+        shown += 1
+    if shown:
+        console.print(table)
+
+
+def _numbers(console: Console, record: Record) -> None:
+    if record.get("max_abs_err") is not None:
+        gate, own = record["contract_gate"], record["arithmetic_gate"]
+        console.print(
+            f"  max abs err {number(record['max_abs_err'])}, gate fraction "
+            f"{number(gate['fraction'])}, arithmetic fraction {number(own['fraction'])}",
+            highlight=False,
+        )
+    for claim in record.get("claims") or []:
+        value = number(claim["value"])
+        console.print(
+            f"  claim {claim['claim']}={escape(value)}: {escape(claim['answer'])}", highlight=False
+        )
+    held = record.get("isolation") or {}
+    loose = [name for name, holds in held.items() if not holds]
+    if loose:
+        console.print(f"  isolation: this system does not hold: {', '.join(loose)}", style="yellow")
+    where = record.get("device_name") or record.get("device")
+    if record.get("seconds") is not None:
+        seed = record.get("seed")
+        console.print(f"  on {where}, seed {seed}, {record['seconds']} s", style="dim")
+
+
+def table(records: Sequence[Record]) -> Table:
+    """A folder."""
+    shown = Table(box=None, pad_edge=False)
+    paths = [str(r["file"]) for r in records]
+    shared = os.path.commonpath([os.path.dirname(p) for p in paths])
+    for name in ("submission", "exercise", "verdict", "diagnosis", "gate frac", "arith frac"):
+        shown.add_column(name, overflow="fold", no_wrap=name != "submission")
+    timed = any(r.get("time_ms") for r in records)
+    if timed:
+        shown.add_column("time (ms)", justify="right")
+    for r in records:
+        found = r.get("diagnosis")
+        cells = [
+            escape(os.path.relpath(str(r["file"]), shared or ".")),
+            r.get("exercise") or "-",
+            _coloured(r["verdict"]),
+            "" if found is None or r["verdict"] == "PASS" else found["slug"],
+            number((r.get("contract_gate") or {}).get("fraction")),
+            number((r.get("arithmetic_gate") or {}).get("fraction")),
+        ]
+        if timed:
+            cells.append(number((r.get("time_ms") or {}).get("median")))
+        shown.add_row(*cells)
+    return shown
+
+
+def summary(records: Sequence[Record]) -> str:
+    """One sentence."""
+    counts = {v: sum(r["verdict"] == v for r in records) for v in ("PASS", "FAIL", "INCONCLUSIVE")}
+    parts = [f"{counts['PASS']} of {len(records)} submissions pass"]
+    parts += [f"{n} {v.lower()}" for v, n in counts.items() if n and v == "INCONCLUSIVE"]
+    return ", ".join(parts)

@@ -1,0 +1,179 @@
+"""``gpulab check``."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpulab.errors import EXIT_PASS, UsageError
+
+if TYPE_CHECKING:
+    from gpulab.check.session import Options
+
+JOURNAL = "gpulab-check.jsonl"
+
+
+@click.command("check", short_help="Judge submitted kernels: right or not, by how much, and why.")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--replay", metavar="TOKEN", help="Judge exactly the case of this token.")
+@click.option("--jobs", type=int, help="Submissions at a time (default: one a processor).")
+@click.option("--resume", is_flag=True, help="Take over finished results of an interrupted run.")
+@click.option("--results", type=click.Path(path_type=Path), metavar="FILE",
+              help=f"Where results of a folder are kept (default {JOURNAL}).")  # fmt: skip
+@click.option("--timeout", "seconds", type=float, default=60.0, show_default=True,
+              help="Seconds that one launch may take.")  # fmt: skip
+@click.option("--memory", "memory_gb", type=float, default=4.0, show_default=True,
+              help="Memory limit of a submission's process, in GB.")  # fmt: skip
+@click.option("--trust-python", is_flag=True, help="Run .py files that cannot be confined.")
+@click.option("--no-time", is_flag=True, help="Judge only; do not time (card).")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML.")
+@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write Markdown.")
+@click.option("--sarif", type=click.Path(path_type=Path), metavar="FILE", help="Write SARIF.")
+@click.option("--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto",
+              show_default=True, help="Where kernels run.")  # fmt: skip
+@click.option("--capability", metavar="X.Y", help="Of the emulated device (default 8.9).")
+@click.option("--seed", type=int, help="Seed of all inputs; without it nobody can know it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
+@click.option("--quiet", is_flag=True, help="Only the verdict.")
+def command(
+    paths: tuple[Path, ...],
+    replay: str | None,
+    jobs: int | None,
+    resume: bool,
+    results: Path | None,
+    seconds: float,
+    memory_gb: float,
+    trust_python: bool,
+    no_time: bool,
+    junit: Path | None,
+    markdown: Path | None,
+    sarif: Path | None,
+    device: str,
+    capability: str | None,
+    seed: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Judge one submission, or every .cu and .py file of a folder.
+
+    Each runs in a process of its own with limits of time and memory and no network. The exit code
+    is 0 if all pass; else 1 wrong, 2 not a submission, 3 inconclusive, 4 does not compile,
+    5 timeout, 6 fault (of several, the highest).
+    """
+    from rich.console import Console
+
+    from gpulab.check import folder, page, reports
+
+    if not 0 < seconds <= 3600 or not math.isfinite(seconds):
+        raise UsageError(f"--timeout {seconds}: more than 0, at most 3600 seconds")
+    if not 0.5 <= memory_gb <= 1024:
+        raise UsageError(f"--memory {memory_gb}: 0.5 to 1024 GB")
+    if jobs is not None and not 1 <= jobs <= 256:
+        raise UsageError(f"--jobs {jobs}: 1 .. 256")
+    if seed is not None:
+        from gpulab.cli.options import check_seed
+
+        check_seed(seed)
+    found = folder.collect(paths)
+    options = _options(
+        device, capability, seed, seconds, memory_gb, trust_python, replay, timed=not no_time
+    )
+    many = len(found) > 1 or any(p.is_dir() for p in paths)
+    journal = folder.Journal(results or Path(JOURNAL), options) if many or results else None
+    if resume and journal is None:
+        raise UsageError("--resume is for a folder", fix="name a folder, or give --results FILE")
+    workers = jobs or (1 if options.device == "cuda" else len(os.sched_getaffinity(0)))
+    console = Console(stderr=as_json, quiet=quiet, width=max(120, Console().width))
+    records = []
+    for record in folder.check_many(found, options, workers, journal, resume=resume):
+        records.append(record)
+        if as_json:
+            click.echo(json.dumps(record))
+        elif not many:
+            page.print_page(console, record)
+        else:
+            place = f"{len(records)}/{len(found)} {record['verdict']} {record['file']}"
+            click.echo(place, err=True)
+    order = {str(path): i for i, path in enumerate(found)}
+    records.sort(key=lambda r: order.get(str(r["file"]), 0))
+    if many and not as_json:
+        console.print(page.table(records))
+    for path, make in (
+        (junit, reports.junit),
+        (markdown, reports.markdown),
+        (sarif, reports.sarif),
+    ):
+        if path is not None:
+            _write(path, make(records))
+    if not as_json and (many or quiet):
+        click.echo(page.summary(records))
+    return max((int(r["exit_code"]) for r in records), default=EXIT_PASS)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _options(
+    device: str,
+    capability: str | None,
+    seed: int | None,
+    seconds: float,
+    memory_gb: float,
+    trusted: bool,
+    replay: str | None,
+    *,
+    timed: bool,
+) -> Options:
+    from gpulab import arch
+    from gpulab.check import token
+    from gpulab.check.session import DEFAULT_CAPABILITY, Options
+
+    only = token.parse(replay) if replay is not None else None
+    wanted = arch.parse(capability) if capability is not None else None
+    if only is not None:
+        if seed is not None or wanted is not None:
+            raise UsageError("--replay names seed and capability", fix="leave those options out")
+        device, seed, wanted = only.device, only.seed, only.capability
+    else:
+        device = _device(device, wanted)
+    if device == "emulated" and wanted is not None and wanted not in arch.EMULATED:
+        known = ", ".join(f"{a}.{b}" for a, b in arch.EMULATED)
+        raise UsageError(
+            f"the emulated device has no capability {wanted[0]}.{wanted[1]}",
+            fix=f"choose one of: {known}",
+        )
+    return Options(
+        device=device,
+        capability=wanted or DEFAULT_CAPABILITY,
+        seed=seed,
+        trusted=trusted,
+        seconds=seconds,
+        memory_bytes=int(memory_gb * (1 << 30)),
+        only=only,
+        timed=timed,
+    )
+
+
+def _device(device: str, capability: tuple[int, int] | None) -> str:
+    """``auto`` as what it stands for; the card itself is opened by the workers alone."""
+    if device == "cuda" and capability is not None:
+        raise UsageError("--capability is the emulated device's", fix="--device emulated")
+    if device != "auto":
+        return device
+    if capability is not None or importlib.util.find_spec("cupy") is None:
+        return "emulated"
+    from gpulab.runtime import driver
+
+    present = driver.query()
+    usable = present is not None and not present.problem and present.usable() is not None
+    return "cuda" if usable else "emulated"

@@ -1,0 +1,18 @@
+// gpulab: exercise=fp16-matmul
+// gpulab: block=16,16 grid=ceil(n/16),ceil(m/16) shared=0
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+__device__ float through_bf16(__half x) {
+    return __bfloat162float(__float2bfloat16(__half2float(x)));
+}
+
+extern "C" __global__ void matmul(const __half* a, const __half* b, float* c, int m, int n, int k) {
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    int column = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < m && column < n) {
+        float sum = 0.0f;
+        for (int t = 0; t < k; ++t) sum += through_bf16(a[(size_t)row * k + t]) * through_bf16(b[(size_t)t * n + column]);
+        c[(size_t)row * n + column] = sum;
+    }
+}
