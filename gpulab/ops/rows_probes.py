@@ -112,15 +112,11 @@ def _largest(row: Format) -> float:
 
 def _swap_in(values: Floats, at: int, large: float) -> None:
     """``large`` at a place and its negative at another, in the stead of a mirrored pair."""
-    mine = values[at]
-    others = np.nonzero(values == -mine)[0]
-    others = others[others != at]
-    if mine == 0 or len(others) == 0:
-        nonzero = np.nonzero(values)[0]
-        at = int(nonzero[-1])
-        others = np.nonzero(values == -values[at])[0]
-        others = others[others != at]
-    values[at], values[others[0]] = large, -large
+    if values[at] == 0:  # the one without a partner, or one of the zeros between
+        other = int(np.nonzero(values)[0][-1])
+        values[at], values[other] = values[other], values[at]
+    partners = np.nonzero(values == -values[at])[0]
+    values[at], values[partners[0]] = large, -large
 
 
 def masked(op: LogSumOp, contract: RowContract) -> RowProbe:

@@ -33,9 +33,9 @@ class Softmax(LogSumOp):
         return {"y": relative * p + TINY}
 
     def scales(self, contract: RowContract, values: Values) -> dict[str, Floats]:
-        """See ``RowFormula``: the probability, at least the smallest normal number."""
-        p = self.ideal(contract, values, original=False)["y"]
-        return {"y": np.maximum(np.nan_to_num(p), contract.output_row.min_normal)}
+        """See ``RowFormula``: the probability, not so small that flushing it would weigh."""
+        p, row = self.ideal(contract, values, original=False)["y"], contract.output_row
+        return {"y": np.maximum(np.nan_to_num(p), max(row.min_normal, TINY / row.unit_roundoff))}
 
     def masked_value(self, kept: Floats) -> Floats:
         """1 / kept."""

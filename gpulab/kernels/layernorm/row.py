@@ -1,0 +1,44 @@
+"""LayerNorm, both ways to the variance on shifted data: a row stays on the chip."""
+
+from __future__ import annotations
+
+from gpulab.kernels.row_kernel import NORMS, ROWS_COLS, RowKernel, declare, variants
+from gpulab.kernels.row_shape import MOMENTS
+from gpulab.registry import Param, Variant
+
+ENTRY = "layernorm_row<%s, {T}, {W}, {vec}, {shape}>"
+
+
+def params(variant: Variant) -> tuple[Param, ...]:
+    """``(x, weight, bias, y, rows, cols, eps)``; weight, bias and y in the output's format."""
+    return (
+        Param("x", "in", variant.format, ("rows", "cols")),
+        Param("weight", "in", variant.output, ("cols",)),
+        Param("bias", "in", variant.output, ("cols",)),
+        Param("y", "out", variant.output, ("rows", "cols")),
+        *ROWS_COLS,
+        Param("eps", "scalar", "fp32"),
+    )
+
+
+declare(
+    "layernorm",
+    "two_pass",
+    RowKernel("layernorm/row.cu", ENTRY % "TwoPass", MOMENTS),
+    idea="a first mean, then sums of what is left: nothing large cancels",
+    order=10,
+    rows=variants(NORMS, "two-pass"),
+    params=params,
+    source="T. Chan, G. Golub, R. LeVeque, The American Statistician 37(3), 1983",
+)
+
+declare(
+    "layernorm",
+    "welford",
+    RowKernel("layernorm/row.cu", ENTRY % "Welford", MOMENTS),
+    idea="mean and variance in one pass over x - x[0]; partial ones merge",
+    order=20,
+    rows=variants(NORMS, "welford"),
+    params=params,
+    source="B. Welford, Technometrics 4(3), 1962",
+)

@@ -1,0 +1,1 @@
+"""Kernels of one operation; importing a module registers what it declares."""

@@ -1,0 +1,42 @@
+"""Log-softmax, two passes or one: a row stays on the chip."""
+
+from __future__ import annotations
+
+from gpulab.kernels.row_kernel import ROWS_COLS, SAME, RowKernel, declare, variants
+from gpulab.kernels.row_shape import FEWER_REGISTERS, PLAIN
+from gpulab.registry import Param, Variant
+
+ENTRY = "logsoftmax_row<%s, {T}, {W}, {vec}, {shape}>"
+SOURCE = 'M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018'
+
+
+def params(variant: Variant) -> tuple[Param, ...]:
+    """``(x, y, rows, cols)``."""
+    return (
+        Param("x", "in", variant.format, ("rows", "cols")),
+        Param("y", "out", variant.output, ("rows", "cols")),
+        *ROWS_COLS,
+    )
+
+
+declare(
+    "logsoftmax",
+    "two_pass",
+    RowKernel("logsoftmax/row.cu", ENTRY % "TwoPass", FEWER_REGISTERS),
+    idea="the maximum of the whole row first, then the sum of exponentials",
+    order=10,
+    rows=variants(SAME),
+    params=params,
+    source=SOURCE,
+)
+
+declare(
+    "logsoftmax",
+    "online",
+    RowKernel("logsoftmax/row.cu", ENTRY % "Online", PLAIN),
+    idea="maximum and sum in one pass: the sum is rescaled when the maximum grows",
+    order=20,
+    rows=variants(SAME),
+    params=params,
+    source=SOURCE,
+)
