@@ -98,7 +98,9 @@ class KernelSpec:
         idea: one sentence for ``gpulab list``.
         order: place in the ladder; lower is simpler.
         variants: its rows.
-        params: the device function's parameter list for a variant.
+        params: the op's arrays and dims as the kernel takes them, for a variant; without steps the
+            device function's parameter list.
+        own_params: the device function's parameter list, where steps before it change that.
         build: what to compile for (variant, capability, dims), so that an instantiation may follow
             from alignment; None for a library row.
         plan: launch shape for (variant, capability, dims).
@@ -128,6 +130,7 @@ class KernelSpec:
     supports: Callable[[Variant, Capability, Dims], str | None] = _any_dims
     run: Callable[[Variant, Mapping[str, Any]], None] | None = None
     steps: Callable[[Variant, Capability, Dims], tuple[Step, ...]] = _no_steps
+    own_params: Callable[[Variant], tuple[Param, ...]] | None = None
     for_card: Callable[[KernelSpec, int], KernelSpec] | None = None
     only_capability: Capability | None = None
     needs_card: str = ""

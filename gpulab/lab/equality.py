@@ -57,9 +57,14 @@ def seeded_inputs(case: Case, dims: Dims, seed: int) -> dict[str, NDArray[Any]]:
 def digests(
     device: Device, op: str, sizes: Sequence[Mapping[str, int]], seed: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """One line for each kernel, variant and size that ``device`` (with its target) can run."""
+    """One line for each kernel, variant and size that ``device`` (with its target) can run.
+
+    Kernels that only a card runs are left out: there is nothing to hold to it.
+    """
     for case in registry.cases(op):
-        if case.spec.backend == "library" or case.refusal(device.target, device.kind) is not None:
+        if case.spec.backend == "library" or case.spec.needs_card:
+            continue
+        if case.refusal(device.target, device.kind) is not None:
             continue
         for dims in sizes:
             if case.refusal(device.target, device.kind, dims) is None:

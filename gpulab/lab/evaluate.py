@@ -42,6 +42,7 @@ def identity(case: Case, device: Device, dims: Dims) -> Record:
         "format": v.format,
         "accumulator": v.accumulator,
         "output": v.output,
+        "contract": v.contract,
         "instruction": v.instruction(device.target),
         "lesson": v.lesson,
         "note": v.note,
@@ -132,13 +133,15 @@ def compile_ahead(cases: Sequence[Case], device: Device, dims: Dims) -> None:
     """
 
     def compile_one(case: Case) -> None:
-        spec, variant = case.spec, case.variant
+        spec, variant = case.on(device.multiprocessors).spec, case.variant
         if spec.build is None or case.refusal(device.target, device.kind, dims) is not None:
             return
-        request = spec.build(variant, device.target, dims)
-        if isinstance(request, RawBuild):
-            with contextlib.suppress(GpulabError):
-                assembly.prepare(request, spec.params(variant), device.target, kit=device.kit)
+        steps = [(s.build, s.params) for s in spec.steps(variant, device.target, dims)]
+        own = (spec.build(variant, device.target, dims), spec.params(variant))
+        for request, params in (*steps, own):
+            if isinstance(request, RawBuild):
+                with contextlib.suppress(GpulabError):
+                    assembly.prepare(request, params, device.target, kit=device.kit)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compile_one, cases))

@@ -22,6 +22,7 @@ from gpulab.runtime.device import POISONS, Device, DeviceArray
 Record = dict[str, Any]
 Ready = Sequence[tuple[KernelRunner, Record]]
 FAMILY = "normal"
+_ALONE = "kernel alone: "
 
 
 def judged_inputs(runner: KernelRunner, seed: int, cache: Cache) -> dict[str, NDArray[Any]]:
@@ -31,9 +32,9 @@ def judged_inputs(runner: KernelRunner, seed: int, cache: Cache) -> dict[str, ND
     def make() -> dict[str, NDArray[Any]]:
         return ops.get(spec.op).stored_inputs(variant, runner.dims, FAMILY, seed)
 
-    key = ("timed inputs", spec.op, tuple(runner.dims.items()), variant.format, variant.contract)
-    key = (*key, spec.params(variant), seed)
-    return cache.get(key, make)
+    read = tuple(p for p in spec.params(variant) if p.role != "out")
+    names = (spec.op, variant.format, variant.contract, read)
+    return cache.get(("timed inputs", *names, tuple(runner.dims.items()), seed), make)
 
 
 def count_rows(ready: Ready, *, seed: int, cache: Cache) -> None:
@@ -54,7 +55,8 @@ class _Sets:
     """Device copies of shifted inputs and their outputs, and what each output must be.
 
     An output's first dim names the rows; inputs that have it as their first dim are shifted along
-    it, and so must be the outputs.
+    it, and so must be the outputs. What is launched is everything, or the kernel without the steps
+    before it, which leave the same for every set where they read no shifted input.
     """
 
     def __init__(self, runner: KernelRunner, inputs: Mapping[str, NDArray[Any]], sets: int) -> None:
@@ -66,16 +68,20 @@ class _Sets:
         self.formats = {p.name: p.format for p in outputs}
         self.inputs: list[dict[str, DeviceArray]] = []
         self.outputs: list[dict[str, DeviceArray]] = []
-        self.starts: list[Callable[[], object]] = []
+        self.parts: list[Sequence[Callable[[], object]]] = []
         for i in range(sets):
             moved = {n: np.roll(x, i, axis=0) if n in shifting else x for n, x in inputs.items()}
             sent, out = runner.upload(moved), runner.outputs(POISONS[i % 2])
             self.inputs.append(sent)
             self.outputs.append(out)
-            self.starts.append(runner.bind({**sent, **out}))
+            self.parts.append(runner.bind_parts({**sent, **out}))
 
     def launch(self, i: int) -> None:
-        self.starts[i]()
+        for start in self.parts[i]:
+            start()
+
+    def launch_alone(self, i: int) -> None:
+        self.parts[i][-1]()
 
     def refill(self, i: int) -> None:
         for array in self.outputs[i].values():
@@ -113,7 +119,8 @@ class _Sets:
 def time_rows(ready: Ready, *, seed: int, runs: int, warmup: int, cache: Cache) -> None:
     """Fill in ``time_ms``, ``timing``, ``tflops``, ``gb_per_s`` and ``vs_library``.
 
-    A row whose timed outputs are not the judged ones FAILs.
+    Rows with steps before the kernel are timed with them, and have the kernel's own time in
+    ``kernel_alone``. A row whose timed outputs are not the judged ones FAILs.
     """
     if not ready:
         return
@@ -135,6 +142,10 @@ def time_rows(ready: Ready, *, seed: int, runs: int, warmup: int, cache: Cache) 
             subjects[runner.case.label] = timing.Subject(
                 held.launch, sets, set_bytes, held.refill, held.verify
             )
+            if runner.steps:
+                subjects[_ALONE + runner.case.label] = timing.Subject(
+                    held.launch_alone, sets, set_bytes, held.refill, held.verify
+                )
         timings = timing.time_interleaved(clock, subjects, runs=runs, warmup=warmup)
     finally:
         for held in bound.values():
@@ -146,18 +157,45 @@ def time_rows(ready: Ready, *, seed: int, runs: int, warmup: int, cache: Cache) 
         record["timing"] = taken.details()
         record["tflops"] = op.flops(runner.dims) / median_s * 1e-12
         record["gb_per_s"] = op.bytes_moved(runner.case.variant, runner.dims) / median_s * 1e-9
-        if taken.wrong:
+        wrong = list(taken.wrong)
+        if runner.steps:
+            alone = timings[_ALONE + runner.case.label]
+            wrong += alone.wrong
+            record["kernel_alone"] = {
+                "without": [step.name for step, _ in runner.steps],
+                "time_ms": alone.time_ms(),
+                "tflops": op.flops(runner.dims) / alone.summary.median * 1e-9,
+            }
+        if wrong:
             record["verdict"] = "FAIL"
-            record["reason"] = f"timed output differs: {taken.wrong[0]}"
+            record["reason"] = f"timed output differs: {wrong[0]}"
     _against_library(ready)
 
 
 def _against_library(ready: Ready) -> None:
-    """``vs_library``: speed as a ratio to the library row of the same format, same run."""
+    """``vs_library``: speed as a ratio to the library row of the same formats, same run.
+
+    Where there is none with this output, the row with the same input format stands in. A row of
+    several accumulations is compared with the library's of the same name, if it has one.
+    """
+    bases = [record for _, record in ready if record["backend"] == "library"]
     for _, record in ready:
-        for _, base in ready:
-            if base["backend"] == "library" and base["format"] == record["format"]:
-                record["vs_library"] = {
-                    "baseline": f"{base['kernel']} {base['format']}->{base['output']}",
-                    "ratio": base["time_ms"]["median"] / record["time_ms"]["median"],
-                }
+        same = [base for base in bases if base["format"] == record["format"]]
+        for field in ("output", "contract"):
+            same = [base for base in same if base[field] == record[field]] or same
+        if not same:
+            continue
+        base = same[0]
+        record["vs_library"] = {
+            "baseline": f"{base['kernel']} {base['format']}->{base['output']}",
+            "ratio": base["time_ms"]["median"] / record["time_ms"]["median"],
+        }
+        if "kernel_alone" in record or "kernel_alone" in base:
+            mine, theirs = (_kernel_ms(each) for each in (record, base))
+            record["vs_library"]["kernel_ratio"] = theirs / mine
+
+
+def _kernel_ms(record: Record) -> float:
+    """Milliseconds of the kernel without the steps before it."""
+    taken = record.get("kernel_alone", record)["time_ms"]
+    return float(taken["median"])

@@ -13,8 +13,10 @@ Record = dict[str, Any]
 
 
 def case_name(record: Record) -> str:
-    """``fp16, fp32 acc``; the output is named where it is not the accumulator's format."""
+    """``fp16, fp32 acc``; contract and output are named where they are not the usual ones."""
     name = f"{record['format']}, {record['accumulator']} acc"
+    if record.get("contract"):
+        name += f" {record['contract']}"
     if record["output"] != record["accumulator"]:
         name += f" -> {record['output']}"
     return name

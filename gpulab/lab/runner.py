@@ -37,6 +37,7 @@ class KernelRunner:
     """
 
     def __init__(self, case: Case, device: Device, dims: Dims) -> None:
+        case = case.on(device.multiprocessors)
         self.case, self.device, self.dims = case, device, dict(dims)
         spec, variant = case.spec, case.variant
         refusal = case.refusal(device.target, device.kind, dims)
@@ -45,8 +46,14 @@ class KernelRunner:
         self.params = spec.params(variant)
         self.function: Function | None = None
         self.plan: LaunchPlan | None = None
+        self.steps = [
+            (step, device.build(step.build, step.params))
+            for step in spec.steps(variant, device.target, dims)
+        ]
+        self.work: dict[str, DeviceArray] = {}
         if spec.build is not None and spec.plan is not None:
-            self.function = device.build(spec.build(variant, device.target, dims), self.params)
+            own = spec.own_params(variant) if spec.own_params is not None else self.params
+            self.function = device.build(spec.build(variant, device.target, dims), own)
             self.plan = spec.plan(variant, device.target, dims)
         self.last_report = LaunchReport()
 
@@ -67,17 +74,49 @@ class KernelRunner:
         }
 
     def bind(self, arrays: Mapping[str, DeviceArray]) -> Callable[[], LaunchReport]:
-        """Check the arguments once; what is returned starts the kernel each time it is called."""
-        spec = self.case.spec
+        """Check the arguments once; what is returned starts the steps and the kernel."""
+        *before, kernel = self.bind_parts(arrays)
+        if not before:
+            return kernel
+
+        def launch() -> LaunchReport:
+            for start in before:
+                start()
+            return kernel()
+
+        return launch
+
+    def bind_parts(self, arrays: Mapping[str, DeviceArray]) -> list[Callable[[], LaunchReport]]:
+        """What starts each step, and last the kernel alone, on what the steps left last."""
+        everything = {**arrays, **self._working_memory()}
+        starts = [self._bind_one(function, step.plan, everything) for step, function in self.steps]
         if self.function is not None and self.plan is not None:
-            values = {**self.dims, **ops.get(spec.op).scalars(self.case.variant, self.dims)}
-            args: list[DeviceArray | int | float] = [
-                arrays[p.name] if p.role in ("in", "out") else values[p.name] for p in self.params
-            ]
-            return self.device.bind(self.function, self.plan, args)
-        if spec.run is None:
+            return [*starts, self._bind_one(self.function, self.plan, everything)]
+        return [*starts, self._bind_library(everything)]
+
+    def _working_memory(self) -> dict[str, DeviceArray]:
+        """What the steps write: allocated once, kept as long as the runner."""
+        for step, _ in self.steps:
+            for p in step.params:
+                if p.role == "out" and p.name not in self.work:
+                    shape = _shape(p, self.dims)
+                    self.work[p.name] = self.device.empty(shape, p.dtype, name=p.name)
+        return self.work
+
+    def _bind_one(
+        self, function: Function, plan: LaunchPlan, arrays: Mapping[str, DeviceArray]
+    ) -> Callable[[], LaunchReport]:
+        variant = self.case.variant
+        values = {**self.dims, **ops.get(self.case.spec.op).scalars(variant, self.dims)}
+        args: list[DeviceArray | int | float] = [
+            arrays[p.name] if p.role in ("in", "out") else values[p.name] for p in function.params
+        ]
+        return self.device.bind(function, plan, args)
+
+    def _bind_library(self, arrays: Mapping[str, DeviceArray]) -> Callable[[], LaunchReport]:
+        run, handles = self.case.spec.run, {name: a.handle for name, a in arrays.items()}
+        if run is None:
             raise UsageError(f"{self.case.label} declares neither build and plan nor run")
-        run, handles = spec.run, {name: array.handle for name, array in arrays.items()}
         return self.device.bind_library(
             self.case.label, lambda: run(self.case.variant, handles), tuple(arrays.values())
         )

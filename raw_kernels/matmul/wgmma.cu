@@ -10,11 +10,13 @@
 // out what a store has beyond them, so any m, n, k are right whose rows are multiples of 16 bytes.
 //
 // Source: PTX ISA, "wgmma", "Tensor copy"; CUTLASS, "Efficient GEMM in CUDA" (warp specialisation, persistent tiles).
+#include "matmul/wgmma_promote.cuh"
 #include "matmul/wgmma_store.cuh"
 
 // Grid: any multiple of T::kCluster; block: T::kThreads;
 // dynamic shared memory: T::kRingBytes + Store::kBytes + T::kBarriersBytes.
-template <class T, class Store>
+// Accumulate: Sums<T>, the tensor core's own accumulator, or Promoted<T, columns>.
+template <class T, class Store, class Accumulate = Sums<T>>
 __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(T::kThreads, 1)
     matmul_wgmma(const __grid_constant__ ptx::TensorMap a, const __grid_constant__ ptx::TensorMap b,
                  const __grid_constant__ typename Store::Target c, int m, int n, int k) {
@@ -43,7 +45,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(T::kThread
         }
     } else {
         if constexpr (T::kConsumers == 2) ptx::registers_increase<240>();
-        Sums<T> sums;
+        Accumulate sums;
         unsigned turn = 0;
         int row, column;
         while (schedule.take(row, column)) {

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpulab.lab.measure import _Sets
+from gpulab.lab.measure import _against_library, _Sets
 from gpulab.ops.base import RunResult
 from gpulab.registry import Param
 from gpulab.runtime.device import DeviceArray
@@ -20,7 +20,7 @@ class FakeRunner:
     params = PARAMS
 
     def __init__(self):
-        self.spoil = lambda c: None
+        self.spoil, self.steps = lambda c: None, 0
         self.device = SimpleNamespace(
             download=lambda array: array.handle.copy(),
             refill=lambda array, poison: array.handle.fill(np.nan),
@@ -37,12 +37,15 @@ class FakeRunner:
         c = np.full((5, 4), np.nan, np.float32)
         return {"c": DeviceArray(c.shape, c.dtype, c, "c")}
 
-    def bind(self, arrays):
+    def bind_parts(self, arrays):
+        def before():
+            self.steps += 1
+
         def start():
             arrays["c"].handle[:] = arrays["a"].handle @ arrays["b"].handle
             self.spoil(arrays["c"].handle)
 
-        return start
+        return [before, start]
 
 
 @pytest.fixture
@@ -58,6 +61,41 @@ def test_shifted_rows_give_shifted_results(held):
         held.refill(i)
         held.launch(i)
         assert held.verify(i) is None
+
+
+def test_the_kernel_alone_leaves_its_steps_out(held):
+    for launch, steps in ((held.launch, 1), (held.launch_alone, 1), (held.launch, 2)):
+        held.refill(2)
+        launch(2)
+        assert held.runner.steps == steps
+        assert held.verify(2) is None
+
+
+def row(backend, fmt, output, ms, contract="", alone=None):
+    record = {"backend": backend, "kernel": backend, "format": fmt, "output": output}
+    record |= {"contract": contract, "time_ms": {"median": ms}}
+    return record | ({"kernel_alone": {"time_ms": {"median": alone}}} if alone else {})
+
+
+def test_rows_are_compared_with_the_library_row_of_their_formats():
+    mine = [
+        row("raw", "bf16", "fp32", 2.0),
+        row("raw", "bf16", "bf16", 2.0),
+        row("raw", "e4m3", "fp32", 2.0, "promoted", 1.0),
+        row("raw", "int8", "int32", 2.0),
+    ]
+    library = [
+        row("library", "bf16", "bf16", 3.0),
+        row("library", "bf16", "fp32", 1.0),
+        row("library", "e4m3", "bf16", 8.0, "fast", 6.0),
+        row("library", "e4m3", "bf16", 10.0, "promoted", 7.0),
+    ]
+    _against_library([(None, record) for record in (*mine, *library)])
+    assert [r.get("vs_library", {}).get("ratio") for r in mine] == [0.5, 1.5, 5.0, None]
+    assert mine[1]["vs_library"]["baseline"] == "library bf16->bf16"
+    assert mine[2]["vs_library"]["kernel_ratio"] == 7.0
+    assert "kernel_ratio" not in mine[0]["vs_library"]
+    assert all(r["vs_library"]["ratio"] == 1.0 for r in library)
 
 
 def test_sets_differ(held):

@@ -19,13 +19,11 @@ class Types:
 
     Args:
         inputs: cudaDataType_t of A and B.
-        output: cudaDataType_t of C.
         compute: cublasComputeType_t.
         scale: NumPy type of alpha and beta.
     """
 
     inputs: int
-    output: int
     compute: int
     scale: type[np.generic]
 
@@ -33,13 +31,16 @@ class Types:
 # library_types.h: CUDA_R_32F 0, CUDA_R_16F 2, CUDA_R_8I 3, CUDA_R_32I 10, CUDA_R_16BF 14.
 # cublas_api.h: CUBLAS_COMPUTE_32F 68, CUBLAS_COMPUTE_32I 72, CUBLAS_COMPUTE_32F_FAST_TF32 77.
 TYPES: dict[str, Types] = {
-    "fp32": Types(0, 0, 68, np.float32),
-    "tf32": Types(0, 0, 77, np.float32),
-    "fp16": Types(2, 0, 68, np.float32),
-    "bf16": Types(14, 0, 68, np.float32),
-    "int8": Types(3, 10, 72, np.int32),
+    "fp32": Types(0, 68, np.float32),
+    "tf32": Types(0, 77, np.float32),
+    "fp16": Types(2, 68, np.float32),
+    "bf16": Types(14, 68, np.float32),
+    "int8": Types(3, 72, np.int32),
 }
 """By input format."""
+
+OUTPUTS = {"fp32": 0, "fp16": 2, "bf16": 14, "int32": 10}
+"""cudaDataType_t of C."""
 
 _DEFAULT_MATH = 0  # CUBLAS_DEFAULT_MATH: TF32 only where the compute type asks for it
 _DEFAULT_ALGORITHM = -1  # CUBLAS_GEMM_DEFAULT
@@ -67,16 +68,24 @@ VARIANTS = (
         instructions=_instructions("tf32", 8),
         note="compute type CUBLAS_COMPUTE_32F_FAST_TF32: TF32 tensor cores, asked for by name",
     ),
-    Variant(
-        "fp16",
-        "fp32",
-        "fp32",
-        instructions=(
-            ((7, 5), "mma.sync.m16n8k8.f32.f16.f16.f32"),
-            *_instructions("f16", 16),
-        ),
+    *(
+        Variant(
+            "fp16",
+            "fp32",
+            output,
+            instructions=(
+                ((7, 5), "mma.sync.m16n8k8.f32.f16.f16.f32"),
+                *_instructions("f16", 16),
+            ),
+        )
+        for output in ("fp32", "fp16")
     ),
-    Variant("bf16", "fp32", "fp32", min_capability=(8, 0), instructions=_instructions("bf16", 16)),
+    *(
+        Variant(
+            "bf16", "fp32", output, min_capability=(8, 0), instructions=_instructions("bf16", 16)
+        )
+        for output in ("fp32", "bf16")
+    ),
     Variant(
         "int8",
         "int32",
@@ -129,7 +138,7 @@ def _run(variant: Variant, arrays: Mapping[str, Any]) -> None:
         cublas.gemmEx(
             *(handle, _NOT_TRANSPOSED, _NOT_TRANSPOSED, n, m, k, one.ctypes.data),
             *(b.data.ptr, types.inputs, n, a.data.ptr, types.inputs, k, zero.ctypes.data),
-            *(c.data.ptr, types.output, n, types.compute, _DEFAULT_ALGORITHM),
+            *(c.data.ptr, OUTPUTS[variant.output], n, types.compute, _DEFAULT_ALGORITHM),
         )
     finally:
         cublas.setMathMode(handle, math_mode)
