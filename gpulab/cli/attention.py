@@ -19,9 +19,7 @@ DEFAULTS = {
 }
 
 
-@click.command(
-    "attention", short_help="softmax(Q K^T / sqrt(d)) V: kernels, lessons, gates, times."
-)
+@click.command("attention", short_help="softmax(Q K^T / sqrt(d)) V: kernels, lessons, times.")
 @click.option("--batch", type=int, help="Batch entries (default 2 on a card, 1 emulated).")
 @click.option("--heads", type=int, help="Query heads (default 16 on a card, 2 emulated).")
 @click.option("--kv-heads", type=int, help="Key and value heads; divides --heads (default: all).")
@@ -68,6 +66,7 @@ def command(
     Each row passes only if both gates hold; lessons are wrong on purpose and must fail.
     """
     from gpulab.cli.session import open_session, run_cases
+    from gpulab.lab import scaling
     from gpulab.ops.attention import ATTENTION, MAX_HEAD_DIM
 
     check_seed(seed)
@@ -109,7 +108,7 @@ def command(
         "mask_planes": int(mask),
     }
     ATTENTION.check_dims(dims)
-    return run_cases(
+    code = run_cases(
         session,
         "attention",
         dims,
@@ -121,3 +120,11 @@ def command(
         runs=runs,
         warmup=warmup,
     )
+    if kernel in (None, "fp8") and format_ in (None, "e4m3") and backend in (None, "raw"):
+        rows = scaling.scaling(session.device, dims, seed)
+        for row in rows:
+            session.emit(row)
+        if rows and not as_json:
+            session.say()
+            session.console.print(scaling.table(rows))
+    return code

@@ -115,11 +115,23 @@ def _offset(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
 
 
 def _outlier(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
-    """One channel of Q and K 30 times larger, as trained models have."""
+    """FlashAttention-3's model of activations: a few elements ten times larger."""
+
+    def one(shape: Shape) -> Floats:
+        large = 10.0 * rng.standard_normal(shape) * (rng.random(shape) < 0.001)
+        return np.asarray(rng.standard_normal(shape) + large, np.float64)
+
+    return one(q), one(k), one(k)
+
+
+def _outlier_row(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
+    """One value in the last quarter of a head 1e4 times larger.
+
+    Queries before it, under causality, must not feel it.
+    """
     queries, keys, values = _normals(rng, q, k)
-    at = int(rng.integers(q[-1]))
-    queries[..., at] *= 30.0
-    keys[..., at] *= 30.0
+    at = k[-2] - 1 - int(rng.integers(k[-2] // 4 + 1))
+    values[..., at, :] *= 1e4
     return queries, keys, values
 
 
@@ -157,7 +169,8 @@ _ALL = (
     AttentionFamily("ascending", "scores 1 to 60: the maximum comes last", _ascending),
     AttentionFamily("equal", "all keys of a head the same", _equal),
     AttentionFamily("offset", "N(0, 1), every key 100 further", _offset),
-    AttentionFamily("outlier", "N(0, 1), one channel 30 times larger", _outlier),
+    AttentionFamily("outlier", "N(0, 1), one element in 1000 from N(0, 10)", _outlier),
+    AttentionFamily("outlier_row", "N(0, 1), one row of V 1e4 times larger", _outlier_row),
     AttentionFamily("overflow", "q.k about 2^17, twice what half holds", _overflow),
     AttentionFamily("near_max", "V near the largest finite number", _near_max),
     AttentionFamily("zero", "all zero", _zero, rounds=False),

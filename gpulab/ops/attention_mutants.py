@@ -24,7 +24,8 @@ from gpulab.ops.attention_simulate import Steps, f32, simulate
 Dims = dict[str, int]
 Stored = tuple[Floats, Floats]
 """Out (r, d) as stored and the log-sum-exp (r,)."""
-Compute = Callable[[AttentionContract, Head, Dims], Stored]
+Compute = Callable[[AttentionContract, Head, Dims], Stored | None]
+"""What is stored, or None where the mistake changes nothing by construction."""
 Refused = Callable[[AttentionContract, Dims], str | None]
 
 SCALE_ERROR = 0.999
@@ -125,12 +126,14 @@ def _no_max(contract: AttentionContract, head: Head, dims: Dims) -> Stored:
         return stored(contract, out, np.log(total)[:, 0])
 
 
-def _no_rescale(contract: AttentionContract, head: Head, dims: Dims) -> Stored:
+def _no_rescale(contract: AttentionContract, head: Head, dims: Dims) -> Stored | None:
     with np.errstate(all="ignore"):
         x = head.scores
         tiles = np.arange(0, x.shape[1], TILE)
         largest = np.maximum.accumulate(np.maximum.reduceat(x, tiles, axis=1), axis=1)
         base = np.repeat(largest, TILE, axis=1)[:, : x.shape[1]]
+        if ((base == base[:, -1:]) | np.isneginf(x)).all():
+            return None
         e = np.exp(x - np.where(np.isneginf(base), 0.0, base))
         total = e.sum(axis=1, keepdims=True)
         out = (e @ head.v) / np.where(total == 0, 1.0, total)
@@ -138,18 +141,23 @@ def _no_rescale(contract: AttentionContract, head: Head, dims: Dims) -> Stored:
         return stored(contract, out, lse)
 
 
-def _mask_zero(contract: AttentionContract, head: Head, dims: Dims) -> Stored:
+def _mask_zero(contract: AttentionContract, head: Head, dims: Dims) -> Stored | None:
+    if head.seen.all():
+        return None
     return _from_scores(contract, head, np.where(head.seen, head.scores, 0.0))
 
 
-def _off_by_one(contract: AttentionContract, head: Head, dims: Dims) -> Stored:
+def _off_by_one(contract: AttentionContract, head: Head, dims: Dims) -> Stored | None:
     ahead = visible(dims, head.queries + 1) | visible(dims, head.queries)
     hidden_by_mask = visible(dims, head.queries) & ~head.seen
-    return _exactly(contract, replace(head, seen=ahead & ~hidden_by_mask))
+    seen = ahead & ~hidden_by_mask
+    return None if (seen == head.seen).all() else _exactly(contract, replace(head, seen=seen))
 
 
-def _tail(contract: AttentionContract, head: Head, dims: Dims) -> Stored:
+def _tail(contract: AttentionContract, head: Head, dims: Dims) -> Stored | None:
     """Zero keys up to a whole tile take part where the last key does."""
+    if not head.seen[:, -1].any():
+        return None
     missing = -dims["seq_k"] % TILE
     extra = np.where(head.seen[:, -1:], 0.0, -np.inf) * np.ones((1, missing))
     x = np.concatenate([head.scores, extra], axis=1)
@@ -262,7 +270,11 @@ def _certificate(
     for one in evidence:
         if tally.caught and not thorough:
             break
-        outputs = [mutant.compute(contract, head, dims) for head in one.heads]
+        made = [mutant.compute(contract, head, dims) for head in one.heads]
+        if all(each is None for each in made):
+            tally.refusals.append("changes nothing on these inputs")
+            continue
+        outputs = [o if o is not None else r for o, r in zip(made, one.right, strict=True)]
         parts = one.failed_by(outputs)
         if parts:
             tally.caught += [f"{one.name}/{part}" for part in parts]

@@ -5,15 +5,24 @@
 #include "attention/shape.cuh"
 #include "ptx/mma.cuh"
 
+// How P is rounded to an operand type. kSlack: how far, in powers of two, the maximum may outgrow the base;
+// kLift: P is multiplied by 2^kLift.
+template <class Operand>
+struct Powers {
+    static constexpr float kSlack = 8.0f, kLift = 0.0f;
+};
+
 // kRowTiles * 16 queries of one warp. With lane = 4 g + t a lane holds, of each 16-row tile, rows g and g + 8.
+// kHeadDim counts 16-bit elements: a row of fp8 has twice as many columns.
 template <class Atom, class T, int kHeadDim>
 struct Warp {
     using Layout = Rows<kHeadDim>;
     using Operand = typename Atom::Operand;
+    using P = Powers<Operand>;
     static constexpr int kR = T::kRowTiles, kKeyTiles = T::kKeys / 8, kSteps = Layout::kSteps;
-    static constexpr float kSlack = 8.0f;  // how far, in powers of two, the maximum may outgrow the base
+    static constexpr int kOutTiles = 2 * kSteps * (2 / sizeof(typename Operand::Storage));
 
-    float out[kR][2 * kSteps][4];  // unnormalised, relative to 2^base
+    float out[kR][kOutTiles][4];   // unnormalised, relative to 2^base
     float s[kR][kKeyTiles][4];     // scores, then probabilities
     float base[kR][2], sum[kR][2]; // sum: this lane's share
     unsigned q_lane, k_lane, v_lane;
@@ -43,7 +52,7 @@ struct Warp {
 #pragma unroll
         for (int i = 0; i < kR; ++i) {
 #pragma unroll
-            for (int j = 0; j < 2 * kSteps; ++j)
+            for (int j = 0; j < kOutTiles; ++j)
 #pragma unroll
                 for (int e = 0; e < 4; ++e) out[i][j][e] = 0.0f;
 #pragma unroll
@@ -120,13 +129,19 @@ struct Warp {
                             const int at = key + 8 * j + 2 * t + e;
                             x *= exponent;
                             if (at >= shape.seq_k) continue;
-                            if (shape.bias_planes > 0) x = fmaf(bias_row[at], float(kLog2e), x);
+                            if (shape.bias_planes > 0) x = biased(x, bias_row[at]);
                             if (shape.mask_planes > 0 && mask_row[at] == 0) x = minus_infinity();
                         }
                     }
                 }
             }
         }
+    }
+
+    // A finite bias leaves a finite score, also where its multiple is none: a row of such scores is no empty row.
+    static float biased(float x, float bias) {
+        const float sum = fmaf(bias, kLog2eF, x);
+        return sum < -kLargest && bias >= -kLargest ? -kLargest : sum;
     }
 
     // Scores of keys that a row does not see become -inf.
@@ -162,7 +177,7 @@ struct Warp {
                 for (int j = 0; j < kKeyTiles; ++j) top = fmaxf(top, fmaxf(s[i][j][2 * h], s[i][j][2 * h + 1]));
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2)) * exponent;
-                const bool grows = top > base[i][h] + kSlack;  // from -inf: any finite maximum
+                const bool grows = top > base[i][h] + P::kSlack;  // from -inf: any finite maximum
                 factor[i][h] = grows ? ptx::exp2_approx(base[i][h] - top) : 1.0f;
                 if (grows) base[i][h] = top;
                 grown |= grows;
@@ -174,7 +189,7 @@ struct Warp {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) sum[i][h] *= factor[i][h];
 #pragma unroll
-                for (int j = 0; j < 2 * kSteps; ++j)
+                for (int j = 0; j < kOutTiles; ++j)
 #pragma unroll
                     for (int e = 0; e < 4; ++e) out[i][j][e] *= factor[i][e / 2];
             }
@@ -183,7 +198,7 @@ struct Warp {
         for (int i = 0; i < kR; ++i) {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                const float b = base[i][h] == minus_infinity() ? 0.0f : base[i][h];
+                const float b = base[i][h] == minus_infinity() ? 0.0f : base[i][h] - P::kLift;
 #pragma unroll
                 for (int j = 0; j < kKeyTiles; ++j) {
 #pragma unroll
@@ -224,6 +239,15 @@ struct Warp {
         }
     }
 
+    // 1 over the sum of a row, and its log-sum-exp; the whole warp calls it.
+    float finish_row(int i, int h, float* lse, bool inside) const {
+        float total = sum[i][h];
+        total += __shfl_xor_sync(0xffffffffu, total, 1);
+        total += __shfl_xor_sync(0xffffffffu, total, 2);
+        if (inside && lane() % 4 == 0) *lse = fmaf(base[i][h] - P::kLift, kLn2, logf(total));
+        return total == 0.0f ? 0.0f : 1.0f / total;
+    }
+
     // Rows at or behind `rows`, counted from the block's first, do not exist.
     template <class Store>
     void store(unsigned short* to, float* lse, int rows) {
@@ -232,13 +256,9 @@ struct Warp {
         for (int i = 0; i < kR; ++i) {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                float total = sum[i][h];
-                total += __shfl_xor_sync(0xffffffffu, total, 1);
-                total += __shfl_xor_sync(0xffffffffu, total, 2);
                 const int row = first + 16 * i + 8 * h;
+                const float share = finish_row(i, h, lse + row, row < rows);
                 if (row >= rows) continue;
-                if (t == 0) lse[row] = fmaf(base[i][h], kLn2, logf(total));
-                const float share = total == 0.0f ? 0.0f : 1.0f / total;
 #pragma unroll
                 for (int j = 0; j < 2 * kSteps; ++j) {
                     const unsigned word =

@@ -16,6 +16,8 @@ constexpr float kLn2 = 0.693147180559945309f;
 constexpr double kLog2e = 1.44269504088896340736;
 constexpr float kLog2eF = float(kLog2e);
 
+constexpr float kLargest = 3.402823466e38f;  // of float32
+
 inline float minus_infinity() { return __uint_as_float(0xff800000u); }
 
 struct Shape {

@@ -69,7 +69,7 @@ def _causal(dims: Dims) -> str | None:
 
 
 def _tiles(dims: Dims) -> str | None:
-    return None if dims["seq_k"] > simt.KEYS else f"needs more than one tile of {simt.KEYS} keys"
+    return None if dims["seq_k"] >= 2 * simt.KEYS else f"needs two tiles of {simt.KEYS} keys"
 
 
 def _tail(dims: Dims) -> str | None:

@@ -95,6 +95,12 @@ TILES: dict[Capability, dict[int, Tile]] = {
 """By lowest capability, then by largest head dim. A warp's output is head_dim x 16 float32 a row
 tile: above 128 there are registers for one row tile only."""
 
+TILES_EXTRA: dict[tuple[Capability, int], Tile] = {
+    ((9, 0), 128): Tile(4, 2, 48, group=16, blocks=2),
+    ((10, 0), 64): Tile(4, 2, 48, blocks=2),
+}
+"""Where bias and mask need registers that the tile above does not leave."""
+
 _NOTE = "P is rounded to {} after its sum is taken; sums are the tensor core's float32, which cuts"
 
 VARIANTS = (
@@ -120,10 +126,23 @@ VARIANTS = (
 )
 
 
-def tile(capability: Capability, head_dim: int) -> Tile:
-    """The tile of the nearest row at or below ``capability`` for a head dim."""
-    rows = TILES[max(c for c in TILES if c <= capability)]
-    return rows[min((d for d in rows if d >= head_dim), default=max(rows))]
+def tile(capability: Capability, head_dim: int, extra: bool = False) -> Tile:
+    """The tile of the nearest row at or below ``capability`` for a head dim.
+
+    Args:
+        capability: of the target.
+        head_dim: columns.
+        extra: with bias or mask.
+    """
+    row = max(c for c in TILES if c <= capability)
+    column = min((d for d in TILES[row] if d >= head_dim), default=max(TILES[row]))
+    plain = TILES[row][column]
+    return TILES_EXTRA.get((row, column), plain) if extra else plain
+
+
+def has_extra(dims: Dims) -> bool:
+    """Whether there is a bias or a mask."""
+    return bool(dims["bias_planes"] or dims["mask_planes"])
 
 
 def build(variant: Variant, capability: Capability, dims: Dims) -> RawBuild:
@@ -132,15 +151,15 @@ def build(variant: Variant, capability: Capability, dims: Dims) -> RawBuild:
     if depth is None:
         raise ValueError(f"{variant} has no instruction on {capability}")
     head_dim = dims["head_dim"]
-    extra = "true" if dims["bias_planes"] or dims["mask_planes"] else "false"
-    operand, shape = get(variant.format).ptx, tile(capability, head_dim).cpp
+    extra = str(has_extra(dims)).lower()
+    operand, shape = get(variant.format).ptx, tile(capability, head_dim, has_extra(dims)).cpp
     entry = f"attention_mma<ptx::{operand}, {depth[1]}, {shape}, {head_dim}, {extra}>"
     return RawBuild("attention/mma.cu", entry)
 
 
 def plan(variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
     """One block a tile of queries and head, in the order that ``locate`` gives them."""
-    t = tile(capability, dims["head_dim"])
+    t = tile(capability, dims["head_dim"], has_extra(dims))
     shared = t.shared_bytes(dims["head_dim"])
     return LaunchPlan((blocks(dims, t.rows), 1, 1), (t.threads, 1, 1), shared)
 
