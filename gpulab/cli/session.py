@@ -26,7 +26,7 @@ from gpulab.runtime.emulated import EmulatedDevice
 from gpulab.runtime.select import open_device
 
 _COUNTER_WIDTH = 190
-_LEAST_WIDTH = 140
+_LEAST_WIDTH = 150
 """Columns the ladder needs; a narrower terminal wraps lines, but nothing is cut off."""
 
 

@@ -66,6 +66,21 @@ def verdict_cell(record: Record) -> str:
     return f"[{colour}]{verdict}[/]"
 
 
+def refused_together(records: Sequence[Record]) -> list[list[Record]]:
+    """Rows in order; neighbours of one kernel that were refused for one reason are one group."""
+
+    def key(record: Record) -> tuple[Any, ...]:
+        return tuple(record.get(field) for field in ("backend", "kernel", "verdict", "reason"))
+
+    groups: list[list[Record]] = []
+    for record in records:
+        if record.get("verdict") is None and groups and key(groups[-1][0]) == key(record):
+            groups[-1].append(record)
+        else:
+            groups.append([record])
+    return groups
+
+
 def ladder(records: Sequence[Record], title: str) -> Table:
     """The ladder: one row differs from the one above in number format and nothing else."""
     ran = [r for r in records if r.get("verdict") is not None]
@@ -85,11 +100,12 @@ def ladder(records: Sequence[Record], title: str) -> Table:
         for name in ("instructions", "sectors", "vs f32"):
             table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for r in records:
-        kernel = f"{r['backend']}/{r['kernel']}"
+    for together in refused_together(records):
+        r, kernel = together[0], f"{together[0]['backend']}/{together[0]['kernel']}"
         if r.get("verdict") is None:
             blank = [""] * (len(table.columns) - 3)
-            table.add_row(case_name(r), kernel, *blank, escape(str(r["reason"])), style="dim")
+            name = case_name(r) if len(together) == 1 else f"{len(together)} rows"
+            table.add_row(name, kernel, *blank, escape(str(r["reason"])), style="dim")
             continue
         cells = [
             case_name(r),
@@ -137,6 +153,7 @@ def footnotes(records: Sequence[Record]) -> list[str]:
             "memory read and written; vs f32: sectors against the fp32 row. The emulated device "
             "counts; it has no time to show."
         )
+    lines += [_alone(r) for r in ran if r.get("kernel_alone")]
     for r in ran:
         if r.get("error"):
             lines.append(
@@ -154,6 +171,16 @@ def footnotes(records: Sequence[Record]) -> list[str]:
                 f"{r['verdict']} {r['backend']}/{r['kernel']} {case_name(r)}: {r['reason']}"
             )
     return lines + lessons([r for r in ran if r.get("lesson") and not r.get("error")])
+
+
+def _alone(record: Record) -> str:
+    """What a row takes without the steps before its kernel."""
+    alone = record["kernel_alone"]
+    return (
+        f"{record['backend']}/{record['kernel']} {case_name(record)}: "
+        f"{number(alone['time_ms']['median'], 4)} ms ({number(alone['tflops'], 4)} TFLOP/s) "
+        f"without {', '.join(alone['without'])}, which the table's time includes"
+    )
 
 
 def lessons(records: Sequence[Record]) -> list[str]:

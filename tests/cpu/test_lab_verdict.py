@@ -88,3 +88,32 @@ def test_refused_row_shows_its_reason_and_a_failing_row_its_cause():
 
 def test_lesson_that_passes_is_called_lost():
     assert "the lesson is lost" in shown([row("PASS", lesson=True)])
+
+
+def test_refused_neighbours_of_one_kernel_and_reason_take_one_line():
+    alone = refused | {"kernel": "other"}
+    text = shown([row(), refused, refused | {"format": "bf16"}, alone, refused])
+    lines = [line.split() for line in text.splitlines() if "needs sm_89" in line]
+    assert [line[:3] for line in lines] == [
+        ["2", "rows", "raw/simt"],
+        ["fp16,", "fp32", "acc"],
+        ["fp16,", "fp32", "acc"],
+    ]
+
+
+def test_rows_of_one_format_are_told_apart_by_contract_and_output():
+    names = {
+        render.case_name(row(contract=contract, output=output))
+        for contract in ("", "fast", "promoted")
+        for output in ("fp32", "bf16")
+    }
+    assert len(names) == 6
+    assert render.case_name(row()) == "fp16, fp32 acc"
+    assert render.case_name(row(contract="fast", output="bf16")) == "fp16, fp32 acc fast -> bf16"
+
+
+def test_a_kernel_with_a_step_before_it_is_shown_without_it_too():
+    taken = {"without": ["transpose b"], "time_ms": {"median": 0.5}, "tflops": 1234.0}
+    text = shown([row(time_ms={"median": 0.75}, tflops=800.0, kernel_alone=taken)])
+    assert "0.5 ms (1234 TFLOP/s) without transpose b" in text
+    assert "transpose" not in shown([row(time_ms={"median": 0.75}, tflops=800.0)])
