@@ -34,7 +34,7 @@ ROWS = [
     for case in registry.cases(op)
     if case.spec.backend == "raw"
     for capability in _capabilities(case)
-    if capability >= case.variant.min_capability
+    if case.refusal(capability, "cuda") is None
 ]
 SIZES = (64, 33)
 """An instantiation may follow from the dims: rows that are aligned, and rows that are not."""
