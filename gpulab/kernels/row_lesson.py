@@ -1,0 +1,114 @@
+"""Declares row kernels that are wrong on purpose: a warp a row, one mistake each.
+
+Each is judged by the contract of its operation, which it must fail on the families it names. Where
+a mistake cannot show at the dims asked for, the lesson says so instead of passing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpulab.formats import get
+from gpulab.kernels import row_shape
+from gpulab.registry import (
+    Capability,
+    Dims,
+    KernelSpec,
+    LaunchPlan,
+    Param,
+    RawBuild,
+    Variant,
+    register,
+)
+
+LESSON_ORDER = 100
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One mistake.
+
+    Args:
+        name: of the kernel, of its file (after the operation) and of its entry.
+        idea: the mistake in one phrase.
+        note: why it is wrong, in one sentence.
+        caught_on: families that must show it.
+        formats: storage formats.
+        narrow_sum: its running sum is kept in the storage format.
+        contract: the rounding contract it is judged by.
+        output: format of the result; None: that of x.
+        hidden: why it cannot show at some dims, or None.
+    """
+
+    name: str
+    idea: str
+    note: str
+    caught_on: tuple[str, ...]
+    formats: tuple[str, ...] = ("fp32", "fp16", "bf16")
+    narrow_sum: bool = False
+    contract: str = ""
+    output: str | None = None
+    hidden: Callable[[Dims], str | None] = lambda dims: None
+
+
+def several_columns(dims: Dims) -> str | None:
+    """Mistakes of a sum need one."""
+    return None if dims["cols"] > 1 else "needs more than one column"
+
+
+def several_a_lane(dims: Dims) -> str | None:
+    """Mistakes between a lane's elements need several of them."""
+    if dims["cols"] > row_shape.WARP:
+        return None
+    return f"needs more than {row_shape.WARP} columns: a lane has one"
+
+
+def beyond_32_bits(dims: Dims) -> str | None:
+    """Offsets wrap from there on."""
+    if dims["rows"] * dims["cols"] > 1 << 32:
+        return None
+    return "needs more than 2^32 elements: below, 32-bit offsets are right"
+
+
+def declare(
+    op: str, order: int, lesson: Lesson, params: Callable[[Variant], tuple[Param, ...]]
+) -> KernelSpec:
+    """Register a lesson."""
+    rows = tuple(
+        Variant(
+            fmt,
+            fmt if lesson.narrow_sum else "fp32",
+            lesson.output or fmt,
+            contract=lesson.contract,
+            lesson=True,
+            caught_on=lesson.caught_on,
+            note=lesson.note,
+        )
+        for fmt in lesson.formats
+    )
+
+    def build(variant: Variant, capability: Capability, dims: Dims) -> RawBuild:
+        entry = f"{op}_{lesson.name}<{get(variant.format).cpp}>"
+        return RawBuild(f"lessons/{op}_{lesson.name}.cu", entry)
+
+    def plan(variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
+        return LaunchPlan(grid=(dims["rows"], 1, 1), block=(row_shape.WARP, 1, 1))
+
+    def supports(variant: Variant, capability: Capability, dims: Dims) -> str | None:
+        return row_shape.too_wide(dims) or lesson.hidden(dims)
+
+    return register(
+        KernelSpec(
+            op=op,
+            name=lesson.name,
+            backend="raw",
+            idea=lesson.idea,
+            order=LESSON_ORDER + order,
+            variants=rows,
+            params=params,
+            build=build,
+            plan=plan,
+            supports=supports,
+        )
+    )
