@@ -225,31 +225,40 @@ def cases(
 ) -> Iterator[Case]:
     """The rows of an op in ladder order, filtered by kernel name, backend and input format.
 
+    A filter is a name, or several with commas.
+
     Args:
         op: the operation.
-        kernel: only the kernels of this name.
-        backend: only those of this backend.
-        format: only rows with this input format.
+        kernel: only the kernels of these names.
+        backend: only those of these backends.
+        format: only rows with these input formats.
         studies: the steps on the way to a kernel too, which a name finds without.
 
     Raises:
         UsageError: a filter names nothing; the message lists what there is.
     """
     known = specs(op)
-    for wanted, options, what in (
-        (kernel, {s.name for s in known}, "kernel"),
-        (backend, {s.backend for s in known}, "backend"),
-        (format, {v.format for s in known for v in s.variants}, "format"),
-    ):
-        if wanted is not None and wanted not in options:
-            raise UsageError(
-                f"{op} has no {what} {wanted!r}", fix=f"choose one of: {', '.join(sorted(options))}"
-            )
+    kernels = _chosen(op, "kernel", kernel, {s.name for s in known})
+    backends = _chosen(op, "backend", backend, {str(s.backend) for s in known})
+    formats = _chosen(op, "format", format, {v.format for s in known for v in s.variants})
     for spec in known:
-        if kernel not in (None, spec.name) or backend not in (None, spec.backend):
+        if kernels is not None and spec.name not in kernels:
             continue
-        if spec.study and not studies and kernel is None:
+        if backends is not None and spec.backend not in backends:
+            continue
+        if spec.study and not studies and kernels is None:
             continue
         for variant in spec.variants:
-            if format in (None, variant.format):
+            if formats is None or variant.format in formats:
                 yield Case(spec, variant)
+
+
+def _chosen(op: str, what: str, text: str | None, options: set[str]) -> list[str] | None:
+    """The names of a filter, which all exist; None where there is no filter."""
+    names = None if text is None else text.split(",")
+    for name in names or ():
+        if name not in options:
+            raise UsageError(
+                f"{op} has no {what} {name!r}", fix=f"choose one of: {', '.join(sorted(options))}"
+            )
+    return names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -21,18 +22,42 @@ def command() -> None:
     """Time kernels against their library baseline, interleaved in one run, with their errors."""
 
 
-def _sizes(text: str) -> list[int]:
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(
-            f"--sizes {text!r} is not a list of integers", fix="for example --sizes 1024,4096"
-        ) from None
-    return [check_dim("--sizes", size) for size in sizes]
+def _sizes(text: str) -> list[dict[str, int]]:
+    """``4096`` (m = n = k) or ``8192x8192x1024`` (m x n x k), several with commas."""
+    found = []
+    for part in text.split(","):
+        try:
+            sizes = [int(size) for size in part.split("x")]
+        except ValueError:
+            sizes = []
+        if len(sizes) not in (1, 3):
+            raise UsageError(
+                f"--sizes {text!r}: {part!r} is neither a size nor MxNxK",
+                fix="for example --sizes 1024,8192x8192x1024",
+            )
+        three = sizes * 3 if len(sizes) == 1 else sizes
+        found.append(
+            {dim: check_dim("--sizes", size) for dim, size in zip("mnk", three, strict=True)}
+        )
+    return found
+
+
+def _families(text: str | None) -> tuple[str, ...] | None:
+    from gpulab.numerics.inputs import get_family
+
+    if text is None:
+        return None
+    return tuple(get_family(name).name for name in text.split(","))
+
+
+def _title(dims: Mapping[str, int], seed: int) -> str:
+    m, n, k = dims.values()
+    return f"matmul {m if m == n == k else f'{m} x {n} x {k}'}, seed {seed}"
 
 
 @command.command("matmul")
-@click.option("--sizes", default="1024,2048,4096", show_default=True, help="Square sizes.")
+@click.option("--sizes", default="1024,2048,4096", show_default=True, help="Sizes, or MxNxK.")
+@click.option("--families", help="Judge on these input families only, such as normal,uniform.")
 @click.option("--runs", type=int, default=10, show_default=True, help="Timed runs of each row.")
 @click.option("--warmup", type=int, default=3, show_default=True, help="Warm-up runs.")
 @click.option(
@@ -44,6 +69,7 @@ def _sizes(text: str) -> list[int]:
 @output_options
 def matmul(
     sizes: str,
+    families: str | None,
     runs: int,
     warmup: int,
     save: Path | None,
@@ -54,7 +80,7 @@ def matmul(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Matmul at several square sizes; every timed output is verified."""
+    """Matmul at several sizes; every timed output is verified."""
     from gpulab.cli.session import evaluate_cases, open_session
     from gpulab.lab import render, verdict
     from gpulab.lab.environment import environment
@@ -62,18 +88,17 @@ def matmul(
     check_seed(seed)
     if not 1 <= runs <= 10_000 or not 0 <= warmup <= 10_000:
         raise UsageError(f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000")
-    wanted = _sizes(sizes)
+    wanted, drawn = _sizes(sizes), _families(families)
     if save is not None and not save.parent.is_dir():
         raise UsageError(f"--save: folder {save.parent} does not exist")
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
     around = environment(session.device)
     code = 0
     every = []
-    for size in wanted:
-        dims = {"m": size, "n": size, "k": size}
+    for dims in wanted:
         records = evaluate_cases(
             session, "matmul", dims, seed=seed, kernel=kernel, backend=backend, format_=format_,
-            runs=runs, warmup=warmup,
+            families=drawn, runs=runs, warmup=warmup,
         )  # fmt: skip
         for record in records:
             session.emit(record)
@@ -83,7 +108,7 @@ def matmul(
                     if record["verdict"] is not None:
                         lines.write(json.dumps(record | {"environment": around}) + "\n")
         if not as_json:
-            render.print_ladder(session.console, records, f"matmul {size}, seed {seed}")
+            render.print_ladder(session.console, records, _title(dims, seed))
             session.say()
         every += records
         code = code or verdict.exit_code(records)

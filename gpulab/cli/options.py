@@ -44,13 +44,17 @@ def device_options(command: F) -> F:
 def case_options(command: F) -> F:
     """``--kernel``, ``--backend``, ``--format``: which rows."""
     for option in (
-        click.option("--format", "format_", metavar="NAME", help="Only rows of this input format."),
+        click.option(
+            "--format", "format_", metavar="NAME[,NAME]", help="Only rows of these formats."
+        ),
         click.option(
             "--backend",
             type=click.Choice(["raw", "numba", "library"]),
             help="Only rows of this backend.",
         ),
-        click.option("--kernel", metavar="NAME", help="Only this kernel (see 'gpulab list')."),
+        click.option(
+            "--kernel", metavar="NAME[,NAME]", help="Only these kernels (see 'gpulab list')."
+        ),
     ):
         command = option(command)
     return command

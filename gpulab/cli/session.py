@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,11 +137,12 @@ def run_cases(
     runs: int = 10,
     warmup: int = 3,
     title: str | None = None,
+    wanted: Callable[[registry.Case], bool] = lambda case: True,
 ) -> int:
     """Evaluate the rows of an op, print table or records and the verdict; the exit code."""
     records = evaluate_cases(
         session, op, dims, seed=seed, kernel=kernel, backend=backend, format_=format_,
-        measure=measure, runs=runs, warmup=warmup,
+        measure=measure, runs=runs, warmup=warmup, wanted=wanted,
     )  # fmt: skip
     for record in records:
         session.emit(record)
@@ -165,14 +166,23 @@ def evaluate_cases(
     kernel: str | None = None,
     backend: str | None = None,
     format_: str | None = None,
+    families: Sequence[str] | None = None,
     measure: bool = True,
     runs: int = 10,
     warmup: int = 3,
+    wanted: Callable[[registry.Case], bool] = lambda case: True,
 ) -> list[dict[str, Any]]:
-    """Records of the rows, refused ones included, in ladder order."""
-    cases: Sequence[registry.Case] = list(
-        registry.cases(op, kernel=kernel, backend=backend, format=format_)
-    )
+    """Records of the rows, refused ones included, in ladder order.
+
+    Raises:
+        UsageError: no row is left.
+    """
+    found = registry.cases(op, kernel=kernel, backend=backend, format=format_)
+    cases: Sequence[registry.Case] = [case for case in found if wanted(case)]
+    if not cases:
+        raise UsageError(
+            f"{op} has no row with these options together", fix=f"see 'gpulab list --op {op}'"
+        )
     check_memory(dims, evaluate.host_bytes(op, dims))
     with session.progress() as bar:
         task = bar.add_task("", total=len(cases))
@@ -181,6 +191,7 @@ def evaluate_cases(
             session.device,
             dims,
             seed=seed,
+            families=families,
             measured=measure,
             runs=runs,
             warmup=warmup,

@@ -77,6 +77,7 @@ def evaluate_all(
     *,
     seed: int = 0,
     effort: Effort = "quick",
+    families: Sequence[str] | None = None,
     measured: bool = True,
     runs: int = 10,
     warmup: int = 3,
@@ -90,6 +91,7 @@ def evaluate_all(
         dims: the op's dims.
         seed: of inputs and probes.
         effort: which exact probes.
+        families: of the inputs; None: all that the op judges by.
         measured: time (card) or count (emulated device) too.
         runs: timed runs of each row, interleaved.
         warmup: untimed runs of each before.
@@ -112,7 +114,7 @@ def evaluate_all(
             continue
         try:
             runner = KernelRunner(case, device, dims)
-            record.update(_judge(case, runner, seed, effort, cache))
+            record.update(_judge(case, runner, seed, effort, families, cache))
         except GpulabError as error:
             _failed(record, error)
         else:
@@ -148,13 +150,19 @@ def compile_ahead(cases: Sequence[Case], device: Device, dims: Dims) -> None:
 
 
 def _judge(
-    case: Case, runner: KernelRunner, seed: int, effort: Effort, cache: Cache
+    case: Case,
+    runner: KernelRunner,
+    seed: int,
+    effort: Effort,
+    families: Sequence[str] | None,
+    cache: Cache,
 ) -> dict[str, Any]:
     judgement = ops.get(case.spec.op).judge(
         case.variant,
         runner.dims,
         runner,
         capability=runner.device.capability,
+        families=families,
         seed=seed,
         effort=effort,
         atomics=case.spec.atomics,

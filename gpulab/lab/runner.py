@@ -23,6 +23,12 @@ def _shape(param: Param, dims: Dims) -> tuple[int, ...]:
     return tuple(dims[d] for d in param.dims)
 
 
+def _same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays of one type hold the same bits (NaN equals itself)."""
+    bits = f"u{one.dtype.itemsize}"
+    return np.array_equal(one.view(bits), np.ascontiguousarray(other).view(bits))
+
+
 class KernelRunner:
     """Calls one case at one set of dims on one device.
 
@@ -140,8 +146,7 @@ class KernelRunner:
             self.device.synchronize()
             results = {name: self.device.download(a) for name, a in out.items()}
             unchanged = all(
-                self.device.download(a).tobytes() == np.ascontiguousarray(inputs[name]).tobytes()
-                for name, a in sent.items()
+                _same_bits(self.device.download(a), inputs[name]) for name, a in sent.items()
             )
         finally:
             self.device.free(*sent.values(), *out.values())

@@ -11,13 +11,13 @@ import numpy as np
 
 T = TypeVar("T")
 
-DEFAULT_LIMIT_BYTES = 2 << 30
+DEFAULT_LIMIT_BYTES = 16 << 30
 _PHYSICAL_SHARE = 4
 """At most one quarter of the machine's memory."""
 
 
 def default_limit() -> int:
-    """2 GiB, or a quarter of the physical memory where that is less."""
+    """16 GiB, or a quarter of the physical memory where that is less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(DEFAULT_LIMIT_BYTES, physical // _PHYSICAL_SHARE)
 
