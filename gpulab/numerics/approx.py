@@ -33,15 +33,16 @@ _NOT_RECORDED = {
     "sin.approx.ftz.f32": "its values are not recorded",
     "cos.approx.f32": "its values are not recorded",
     "cos.approx.ftz.f32": "its values are not recorded",
-    "div.full.f32": "its scaling is not recorded",
-    "div.full.ftz.f32": "its scaling is not recorded",
 }
 _ASSUMED = {
-    "rcp.approx.f32": "subnormal arguments and results (scaled by powers of two) are assumed",
-    "sqrt.approx.f32": "subnormal arguments (scaled as for rsqrt) are assumed",
-    "div.approx.f32": "divisors above 2^126 and subnormal ones are assumed",
-    "div.approx.ftz.f32": "divisors above 2^126 are assumed",
+    "rcp.approx.f32": "subnormal arguments and results (scaled as ptxas has it) are not recorded",
+    "sqrt.approx.f32": "subnormal arguments (scaled as ptxas has it) are not recorded",
+    "div.approx.f32": "subnormal divisors (scaled as ptxas has it) are not recorded",
+    "div.approx.ftz.f32": "divisors above 2^126 are not recorded",
+    "div.full.f32": "the scaling is that of the code ptxas emits",
+    "div.full.ftz.f32": "the scaling is that of the code ptxas emits",
 }
+_QUOTIENTS = ("div.approx.f32", "div.approx.ftz.f32", "div.full.f32", "div.full.ftz.f32")
 
 
 def evaluate(instruction: str, x_bits: ArrayLike) -> NDArray[Any]:
@@ -79,27 +80,41 @@ def evaluate(instruction: str, x_bits: ArrayLike) -> NDArray[Any]:
 
 
 def evaluate2(instruction: str, a_bits: ArrayLike, b_bits: ArrayLike) -> NDArray[np.uint32]:
-    """The result's bits of ``div.approx.f32`` or ``div.approx.ftz.f32``: a * rcp.approx(b).
+    """The result's bits of a quotient: a * rcp.approx.ftz(b), both scaled first for some b.
+
+    ptxas makes a few instructions of each: without ``.ftz`` a subnormal b (a zero too) scales both
+    by 2^24; ``.full`` scales both by 1/4 where |b| exceeds 2^126. ``.approx`` does not: there the
+    reciprocal is subnormal, flushed, and the quotient zero.
 
     Args:
-        instruction: one of the two.
+        instruction: ``div.approx.f32`` or ``div.full.f32``, either with ``.ftz``.
         a_bits: float32 bits, any shape.
         b_bits: likewise; the two are broadcast.
 
     Raises:
         UsageError: another instruction, or not 32-bit arrays.
     """
-    known = ("div.approx.f32", "div.approx.ftz.f32")
-    if instruction not in known:
-        raise _unknown(instruction, instruction, known)
+    if instruction not in _QUOTIENTS:
+        raise _unknown(instruction, instruction, _QUOTIENTS)
     a, b = (_bits(x, 4, instruction) for x in (a_bits, b_bits))
     flush = ".ftz." in instruction
     if flush:
         a, b = flushed(a), flushed(b)
     with np.errstate(all="ignore"):
+        scale = _quotient_scale(np.abs(b.view(np.float32)), ".full." in instruction, not flush)
+        a, b = ((x.view(np.float32) * scale).view(np.uint32) for x in (a, b))
+        if flush:
+            a, b = flushed(a), flushed(b)
         quotient = a.view(np.float32) * evaluate("rcp.approx.ftz.f32", b).view(np.float32)
     out: NDArray[np.uint32] = canonical(np.asarray(quotient)).view(np.uint32)
     return flushed(out) if flush else out
+
+
+def _quotient_scale(divisor: NDArray[np.float32], full: bool, raises: bool) -> NDArray[np.float32]:
+    """What numerator and denominator are multiplied by, from the size of the denominator."""
+    one, quarter, up = np.float32(1), np.float32(0.25), np.float32(2.0**24)
+    scale = np.where(divisor > np.float32(2.0**126), quarter if full else one, one)
+    return np.where(divisor < np.float32(2.0**-126), up, scale) if raises else scale
 
 
 def status(instruction: str, capability: tuple[int, int]) -> tuple[Verified, str]:
@@ -109,7 +124,7 @@ def status(instruction: str, capability: tuple[int, int]) -> tuple[Verified, str
         UsageError: the instruction is not modelled.
     """
     name = _plain(instruction)
-    if name not in RULES and name not in HALF and not name.startswith("div.approx"):
+    if name not in RULES and name not in HALF and name not in _QUOTIENTS:
         raise _unknown(instruction, name, modelled())
     if name in _ASSUMED:
         return "assumed", _ASSUMED[name]
@@ -120,7 +135,7 @@ def status(instruction: str, capability: tuple[int, int]) -> tuple[Verified, str
 
 def modelled() -> tuple[str, ...]:
     """Every instruction that ``evaluate`` or ``evaluate2`` knows."""
-    return (*RULES, *HALF, "div.approx.f32", "div.approx.ftz.f32")
+    return (*RULES, *HALF, *_QUOTIENTS)
 
 
 def _plain(instruction: str) -> str:

@@ -95,12 +95,39 @@ def test_division_multiplies_by_the_reciprocal():
         assert (got.view(np.float32) == a * reciprocal).all()
         assert evaluate2(name, np.float32(0), np.float32(0)) == 0x7FFFFFFF
         assert evaluate2(name, np.float32(1), np.float32(0)) == 0x7F800000
-    # a subnormal result; a subnormal dividend; a subnormal divisor, which divides as zero
-    cases = np.float32([2e-38, 8]), np.float32([1e-39, 1e-6]), np.float32([1, 1e-40])
-    for (a, b), flushed, kept in zip(cases, (0, 0, np.inf), (2.5e-39, 1e-33, np.inf), strict=True):
-        got = [evaluate2(f"div.approx{f}.f32", a, b).view(np.float32) for f in (".ftz", "")]
-        assert got[0] == flushed
-        assert np.isclose(got[1], kept, rtol=1e-6, atol=0)
+    # a subnormal result; a subnormal dividend; a subnormal divisor
+    cases = np.float32([2e-38, 8]), np.float32([1e-39, 1e-6]), np.float32([1e-3, 1e-40])
+    for (a, b), flushed, kept in zip(cases, (0, 0, np.inf), (2.5e-39, 1e-33, 1e37), strict=True):
+        for form in ("approx", "full"):
+            got = [evaluate2(f"div.{form}{f}.f32", a, b).view(np.float32) for f in (".ftz", "")]
+            assert got[0] == flushed
+            assert np.isclose(got[1], kept, rtol=1e-5, atol=0)
+
+
+def test_full_division_holds_where_the_reciprocal_underflows():
+    """PTX ISA: div.full has 2 ulp over the full range; div.approx gives 0 above 2^126."""
+    rng = np.random.default_rng(8)
+    exponents = rng.integers(-149, 128, (2, 20_000))
+    a, b = (rng.uniform(1, 2, exponents.shape) * 2.0**exponents).astype(np.float32)
+    b[:4000] = rng.uniform(2.0**126, 2.0**128 * 0.999, 4000)
+    b[4000:8000] = rng.uniform(2.0**-149, 2.0**-126, 4000)
+    exact = a.astype(np.float64) / b.astype(np.float64)
+    got = as_float(evaluate2("div.full.f32", a, b))
+    normal = (np.abs(exact) > 2.0**-126) & (np.abs(exact) < 2.0**128) & (np.abs(a) > 2.0**-120)
+    assert normal.sum() > 5000
+    unit = np.spacing(exact[normal].astype(np.float32)).astype(np.float64)
+    assert (np.abs(got - exact)[normal] <= 2 * unit).all()
+    large = b > 2.0**126
+    assert normal[large].any()
+    assert (evaluate2("div.approx.f32", a[large], b[large]) == 0).all()
+    ratio = evaluate2("div.full.f32", np.float32(np.inf), np.float32(2.0**127))
+    assert ratio == 0x7F800000
+    # Flushing: the quarter of a small dividend is subnormal, so zero.
+    got = [
+        evaluate2(f"div.full{f}.f32", np.float32(2.0**-126), np.float32(2.0**127))
+        for f in ("", ".ftz")
+    ]
+    assert list(map(int, got)) == [0, 0]
 
 
 def test_packed_forms_and_shapes():
@@ -137,8 +164,8 @@ def test_wrong_widths_and_division_forms_are_refused():
         evaluate("rcp.approx.f32", np.zeros(1, np.float64))
     with pytest.raises(UsageError, match="16-bit"):
         evaluate("tanh.approx.f16", np.zeros(1, np.float32))
-    with pytest.raises(UsageError, match="scaling is not recorded"):
-        evaluate2("div.full.f32", np.float32(1), np.float32(1))
+    with pytest.raises(UsageError, match="no such"):
+        evaluate2("div.rn.f32", np.float32(1), np.float32(1))
 
 
 def test_status_tells_recorded_from_assumed():

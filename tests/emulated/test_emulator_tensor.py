@@ -28,6 +28,7 @@ FORMS = [
     ("m16n8k32.row.col.s32.s8.s8.s32", 16, 32, 8, False, (8, 0)),
     ("m16n8k16.row.col.s32.s8.s8.s32", 16, 16, 8, False, (8, 0)),
     ("m8n8k16.row.col.s32.s8.s8.s32", 8, 16, 8, False, (7, 5)),
+    ("m16n8k32.row.col.satfinite.s32.s8.s8.s32", 16, 32, 8, False, (8, 0)),
 ]
 CODES = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 STORAGE = {"f16": "fp16", "bf16": "bf16", "tf32": "fp32", "e4m3": "e4m3", "e5m2": "e5m2"}
@@ -94,7 +95,7 @@ def test_mma_fragments(
     form: str, m: int, k: int, bits: int, half: bool, capability: tuple[int, int]
 ) -> None:
     rng = np.random.default_rng(k * bits)
-    _, _, _, _, a_type, b_type, _ = form.split(".")
+    a_type, b_type = form.split(".")[-3:-1]
     blocks, warps = 3, 2
     n = blocks * warps
     a = codes(rng, a_type, (n, m, k), bits)
@@ -102,7 +103,8 @@ def test_mma_fragments(
     if half:
         c = rng.standard_normal((n, m, 8)).astype(np.float16).view(np.uint16)
     elif ".s32." in form:
-        c = rng.integers(-1000, 1000, (n, m, 8)).astype(I).view(U)
+        ends = rng.choice([0, 2**31 - 1000, -(2**31) + 1000], (n, m, 8))
+        c = (ends + rng.integers(-1000, 1000, (n, m, 8))).astype(I).view(U)
     else:
         c = rng.standard_normal((n, m, 8)).astype(np.float32).view(U)
     each = 32 // bits

@@ -55,7 +55,7 @@ def quotient(instr: Instr, env: Env) -> Op:
 
     words = instr.modifiers
     only(instr, words, "approx", "full", "ftz", "f32")
-    name = instr.opcode.replace(".full", ".approx")
+    name = instr.opcode
     one = np.full((1, 1), 0x3F800000, np.uint32)
     try:
         approx.evaluate2(name, one, one)

@@ -83,16 +83,18 @@ def form_of(instr: Instr) -> Form:
     if shape is None or rest[:2] != ["row", "col"]:
         stop(instr, "shape or layout")
     rest = rest[2:]
-    if rest[0] == "satfinite":
-        stop(instr, "satfinite")
+    saturate = rest[0] == "satfinite"
+    rest = rest[saturate:]
     if len(rest) != 4:
         stop(instr)
     d, a, b, c = rest
+    if saturate and d != "s32":
+        stop(instr, "satfinite")
     m, n, k = (int(x) for x in shape.groups())
     if d != c or a not in _BITS or b not in _BITS or n != 8 or m not in (8, 16):
         stop(instr, "types or shape")
     prefix = f"mma.sync.{kind}." if kind else "mma.sync."
-    name = f"{prefix}m{m}n{n}k{k}.{d}.{a}.{b}.{c}"
+    name = f"{prefix}m{m}n{n}k{k}.{d}.{a}.{b}.{c}" + (".satfinite" if saturate else "")
     return Form(name, m, n, k, _BITS[a], d == "f16")
 
 
@@ -120,7 +122,7 @@ def _mma(instr: Instr, env: Env) -> Op:
     if (len(a), len(b), len(c)) != lengths or len(d) != lengths[2]:
         stop(instr, "fragment lengths")
     na, nb = len(a), len(b)
-    a_type, b_type = form.name.split(".")[-3:-1]
+    a_type, b_type = form.name.removesuffix(".satfinite").split(".")[-3:-1]
     contained = "kind::f8f6f4" in form.name  # narrow codes sit inside their bytes
 
     def function(state: Any, _instr: Instr, mask: Mask | None, *registers: Array) -> Any:
