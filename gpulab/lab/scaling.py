@@ -7,6 +7,7 @@ result, so that a query beside an outlier counts as much as one that holds it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ from gpulab.runtime.device import Device
 FAMILIES = ("normal", "outlier", "outlier_row")
 
 
-def scaling(device: Device, dims: Dims, seed: int) -> list[dict[str, Any]]:
+def scaling(
+    device: Device, dims: Dims, seed: int, families: Sequence[str] = FAMILIES
+) -> list[dict[str, Any]]:
     """One record for each fp8 row, with and without rotation of Q and K, and family.
 
     Returns:
@@ -40,7 +43,7 @@ def scaling(device: Device, dims: Dims, seed: int) -> list[dict[str, Any]]:
         if case.refusal(device.target, device.kind, dims) is not None:
             continue
         for rotation in (None, seed):
-            for family in FAMILIES:
+            for family in families:
                 rows.append(_row(case, device, dims, family, seed, rotation))
     return rows
 

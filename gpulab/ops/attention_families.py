@@ -125,13 +125,13 @@ def _outlier(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
 
 
 def _outlier_row(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
-    """One value in the last quarter of a head 1e4 times larger.
+    """One value in the last quarter of a head 1e4 times larger (1e5 for scaled formats).
 
     Queries before it, under causality, must not feel it.
     """
     queries, keys, values = _normals(rng, q, k)
     at = k[-2] - 1 - int(rng.integers(k[-2] // 4 + 1))
-    values[..., at, :] *= 1e4
+    values[..., at, :] *= 1e4 if _wide_format(fmt) else 1e5
     return queries, keys, values
 
 
@@ -170,7 +170,7 @@ _ALL = (
     AttentionFamily("equal", "all keys of a head the same", _equal),
     AttentionFamily("offset", "N(0, 1), every key 100 further", _offset),
     AttentionFamily("outlier", "N(0, 1), one element in 1000 from N(0, 10)", _outlier),
-    AttentionFamily("outlier_row", "N(0, 1), one row of V 1e4 times larger", _outlier_row),
+    AttentionFamily("outlier_row", "N(0, 1), one row of V 1e4 or 1e5 times larger", _outlier_row),
     AttentionFamily("overflow", "q.k about 2^17, twice what half holds", _overflow),
     AttentionFamily("near_max", "V near the largest finite number", _near_max),
     AttentionFamily("zero", "all zero", _zero, rounds=False),

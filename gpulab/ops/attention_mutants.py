@@ -184,7 +184,11 @@ def _base2(contract: AttentionContract, head: Head, dims: Dims) -> Stored:
 
 
 def _stepwise(steps: Steps) -> Compute:
-    return lambda contract, head, dims: simulate(contract, head, steps)
+    def compute(contract: AttentionContract, head: Head, dims: Dims) -> Stored | None:
+        declared, changed = simulate(contract, head), simulate(contract, head, steps)
+        return None if _same([declared], [changed]) else changed
+
+    return compute
 
 
 def _wider_p(contract: AttentionContract, dims: Dims) -> str | None:

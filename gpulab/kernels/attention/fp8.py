@@ -25,8 +25,9 @@ one of 16-bit elements. sm_90 and sm_100 widen e4m3 to fp16 in registers."""
 
 ALIGNED = 16
 """Head dims are multiples of it: rows are copied in chunks of 16 bytes."""
-LARGEST = 192
-"""Largest head dim: beyond it output, scores and widened operands exceed the registers."""
+LARGEST, LARGEST_EXTRA = 192, 160
+"""Largest head dim, without and with bias or mask: beyond it output, scores and widened operands
+exceed the registers."""
 
 INSTRUCTIONS = (((8, 9), "mma.sync.m16n8k32.f32.e4m3.e4m3.f32"),)
 _NOTE = (
@@ -101,8 +102,10 @@ def plan(variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
 
 def supports(variant: Variant, capability: Capability, dims: Dims) -> str | None:
     """The kernel's own limits."""
-    if dims["head_dim"] % ALIGNED or dims["head_dim"] > LARGEST:
-        return f"head_dim must be a multiple of {ALIGNED} up to {LARGEST}"
+    largest = LARGEST_EXTRA if has_extra(dims) else LARGEST
+    if dims["head_dim"] % ALIGNED or dims["head_dim"] > largest:
+        which = "with bias or mask " if has_extra(dims) else ""
+        return f"{which}head_dim must be a multiple of {ALIGNED} up to {largest}"
     return limits(variant, capability, dims, tile(capability, dims["head_dim"]).rows)
 
 

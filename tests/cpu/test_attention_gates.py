@@ -1,0 +1,224 @@
+"""The gates of attention: right kernels pass, each mistake fails, every part does its own."""
+
+import math
+
+import attention_kernels as kernels
+import numpy as np
+import pytest
+from attention_kernels import Row, dims, sees
+
+from gpulab.errors import UsageError
+from gpulab.formats import decode, encode
+from gpulab.numerics.cache import Cache
+from gpulab.ops.attention import ATTENTION
+from gpulab.ops.attention_contract import AttentionContract
+from gpulab.ops.attention_data import Data
+from gpulab.ops.attention_families import families_for, get_family
+from gpulab.ops.attention_formula import answer, visible
+from gpulab.ops.attention_mutants import STANDARD
+from gpulab.ops.attention_probes import UNIFORM
+
+HIDING = dims(causal=1, mask_planes=1, bias_planes=2)
+
+
+def judge(row, kernel, d, **options):
+    options = {"capability": (8, 9), "effort": "full"} | options
+    return ATTENTION.judge(row, d, kernel(row, d), **options)
+
+
+@pytest.mark.parametrize("kernel", [kernels.Kernel, kernels.Backwards, kernels.Online])
+@pytest.mark.parametrize("fmt", ["fp32", "fp16", "bf16"])
+def test_right_kernels_pass_on_every_family(fmt, kernel):
+    found = judge(Row(fmt), kernel, dims())
+    assert found.verdict == "PASS", found.reasons
+    assert {f.family for f in found.families} == set(families_for(fmt))
+    assert {p.probe for p in found.probes} == {"uniform", "one_hot", "non_finite"}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "d",
+    [HIDING, dims(seq_q=1, seq_k=1, head_dim=1), dims(seq_q=9, seq_k=4, causal=1),
+     dims(window=5, head_dim=17, heads=4, kv_heads=2, batch=2, mask_planes=2)],
+)  # fmt: skip
+def test_right_kernels_pass_with_masks_and_odd_sizes(d, seed):
+    found = judge(Row("fp16"), kernels.Kernel, d, seed=seed)
+    assert found.verdict == "PASS", found.reasons
+
+
+WRONG = [
+    (kernels.NoRescale, dims()),
+    (kernels.MaskZero, HIDING),
+    (kernels.OffByOne, dims(causal=1)),
+    (kernels.TopLeft, dims(causal=1)),
+    (kernels.Unscaled, dims()),
+    (kernels.HalfScores, dims()),
+    (kernels.NoMax, dims()),
+    (kernels.WrongHead, dims(heads=4, kv_heads=2)),
+    (kernels.EmptyRowsNaN, HIDING),
+    (kernels.WrongLse, dims()),
+    (kernels.SkipsLastQuery, dims()),
+    (kernels.NoLse, dims()),
+]
+
+
+@pytest.mark.parametrize(("kernel", "d"), WRONG, ids=lambda x: getattr(x, "__name__", ""))
+def test_every_mistake_fails(kernel, d):
+    for fmt in ("fp32", "fp16", "bf16"):
+        found = judge(Row(fmt), kernel, d, effort="quick")
+        assert found.verdict == "FAIL", (fmt, found.parts)
+
+
+@pytest.mark.parametrize("kernel", [kernels.HalfProbabilities, kernels.RoughProbabilities])
+def test_undeclared_rounding_of_p_fails(kernel):
+    found = judge(Row("fp32"), kernel, dims(), effort="quick")
+    assert {r.code for r in found.reasons} >= {"interval", "rms"}
+
+
+def test_bf16_p_fails_under_a_float32_p_though_the_result_is_bf16():
+    found = judge(
+        Row("bf16"), kernels.RoughProbabilities, dims(seq_q=40, head_dim=40), effort="quick"
+    )
+    assert {"interval", "rms"} & {r.code for r in found.reasons}
+
+
+def test_declared_rounding_of_p_passes():
+    row = Row("bf16", "mma.sync.m16n8k16.f32.bf16.bf16.f32")
+    found = judge(row, kernels.RoughProbabilities, dims())
+    assert found.verdict == "PASS", found.reasons
+
+
+def test_inputs_must_be_kept():
+    class Writes(kernels.Kernel):
+        def __call__(self, inputs, *, poison):
+            from dataclasses import replace
+
+            return replace(super().__call__(inputs, poison=poison), inputs_unchanged=False)
+
+    found = judge(Row("fp32"), Writes, dims(), effort="quick")
+    assert "inputs-changed" in {r.code for r in found.reasons}
+
+
+def test_every_standard_mutant_is_caught_where_it_applies():
+    for fmt in ("fp32", "fp16", "bf16"):
+        d = dims(causal=1, mask_planes=1, seq_q=70, seq_k=77, head_dim=64)
+        data = Data(AttentionContract.of(Row(fmt), (8, 9)), d, 0, Cache())
+        row = Row(fmt)
+
+        def exactly(inputs, *, poison, data=data, d=d, fmt=fmt):
+            from gpulab.ops.attention_data import Inputs
+            from gpulab.ops.base import RunResult
+
+            shape = (d["batch"], d["heads"], d["seq_q"])
+            out, lse = np.empty((*shape, d["head_dim"])), np.empty(shape)
+            for piece in data.pieces(Inputs(1.0, dict(inputs), None)):
+                out[0, piece.head.head][piece.head.queries] = piece.answer.out
+                lse[0, piece.head.head][piece.head.queries] = piece.answer.lse
+            return RunResult({"out": encode(fmt, out), "lse": lse.astype(np.float32)}, True)
+
+        found = ATTENTION.judge(row, d, exactly, capability=(8, 9), effort="full")
+        status = {c.mutant: c.status for c in found.power}
+        assert set(status) == {m.name for m in STANDARD} | {"row_unwritten", "column_unwritten"}
+        assert set(status.values()) == {"caught"}, (fmt, status)
+        assert found.verdict == "PASS"
+
+
+def test_visible_keys_by_the_definition():
+    mask = np.ones((0, 1, 1))
+    for causal in (0, 1):
+        for window in (0, 1, 3):
+            for seq_q, seq_k in ((4, 7), (7, 4), (5, 5), (1, 6)):
+                d = dims(seq_q=seq_q, seq_k=seq_k, causal=causal, window=window)
+                got = visible(d, np.arange(seq_q))
+                want = [[sees(d, 0, i, j, mask) for j in range(seq_k)] for i in range(seq_q)]
+                assert got.tolist() == want
+                pairs = ATTENTION.seen_pairs(d)
+                assert pairs == int(np.sum(want))
+                assert ATTENTION.flops(d) == 4 * 24 * 2 * pairs
+
+
+def test_the_reference_by_loops_over_python_floats():
+    d = dims(seq_q=5, seq_k=6, head_dim=3, causal=1, bias_planes=1, mask_planes=1)
+    data = Data(AttentionContract.of(Row("fp16"), (8, 9)), d, 3, Cache())
+    inputs = data.family(get_family("normal"))
+    q, k, v = (decode("fp16", inputs.stored[n]) for n in "qkv")
+    for piece in data.pieces(inputs):
+        h = piece.head.head
+        for r, i in enumerate(piece.head.queries):
+            x = {}
+            for j in range(6):
+                if sees(d, 0, i, j, inputs.stored["mask"]):
+                    dot = math.fsum(
+                        float(a) * float(b) for a, b in zip(q[0, h, i], k[0, 0, j], strict=True)
+                    )
+                    x[j] = dot / math.sqrt(3) + float(inputs.stored["bias"][0, i, j])
+            if not x:
+                assert piece.answer.lse[r] == -math.inf
+                assert not piece.answer.out[r].any()
+                continue
+            total = math.fsum(math.exp(value) for value in x.values())
+            assert piece.answer.lse[r] == pytest.approx(math.log(total), abs=1e-14)
+            for c in range(3):
+                want = math.fsum(math.exp(x[j]) / total * float(v[0, 0, j, c]) for j in x)
+                assert piece.answer.out[r, c] == pytest.approx(want, abs=1e-14)
+    assert not inputs.stored["mask"][0, 3].any()  # a query without a key is among them
+
+
+def test_large_results_are_sampled_over_all_keys():
+    d = dims(heads=4, kv_heads=2, seq_q=1 << 14, seq_k=1 << 14, head_dim=64)
+    data = Data(AttentionContract.of(Row("fp16"), (8, 9)), d, 0, Cache())
+    wanted, text, share = data.sample
+    assert 2 <= wanted < d["seq_q"]
+    assert share < 1
+    assert "over all keys" in text
+    assert wanted * d["seq_k"] * d["head_dim"] * 4 <= 1 << 31
+
+
+def test_the_bound_covers_a_half_ulp_of_p_and_no_more_than_it_needs():
+    """D of a bf16 P is at least half an ulp of one weight, and far below the value."""
+    row = Row("bf16", "mma.sync.m16n8k16.f32.bf16.bf16.f32")
+    d = dims(seq_q=8, seq_k=64)
+    data = Data(AttentionContract.of(row, (8, 9)), d, 0, Cache())
+    inputs = data.family(get_family("normal"))
+    for head in data.block(inputs):
+        right = answer(data.contract, head)
+        assert (right.d_out > 2.0**-10 * right.s / 64).all()
+        assert (right.d_out < 2.0**-8 * right.s + 1e-4).all()
+
+
+def test_the_uniform_probe_sums_exactly_in_any_order():
+    d = dims(seq_k=300)
+    contract = AttentionContract.of(Row("fp16"), (8, 9))
+    arrays = UNIFORM.make(Data(contract, d, 0, Cache()))
+    v = decode("fp16", arrays["v"]) * 2.0**8
+    assert (v % 2 != 0).all()
+    assert np.abs(v).sum(axis=2).max() <= 2**24
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"head_dim": 300}, "head_dim = 300 is outside 1 .. 256"),
+        ({"heads": 8, "kv_heads": 3}, "kv_heads = 3 does not divide heads = 8"),
+        ({"seq_q": 0}, "seq_q = 0"),
+        ({"window": -1}, "window = -1"),
+        ({"causal": 2}, "causal = 2"),
+        ({"bias_planes": 3}, "bias_planes = 3"),
+        ({"seq_k": 1.5}, "whole number"),
+        ({"batch": 1 << 20, "seq_q": 1 << 20}, "2\\^40"),
+    ],
+)
+def test_impossible_dims_are_refused(change, words):
+    with pytest.raises(UsageError, match=words):
+        ATTENTION.check_dims(dims(**change))
+
+
+def test_fp8_names_its_scaling():
+    class Fp8(Row):
+        contract = ""
+
+        def __init__(self):
+            super().__init__("e4m3", "mma.sync.m16n8k32.f32.e4m3.e4m3.f32")
+
+    with pytest.raises(UsageError, match="no contract ''"):
+        ATTENTION.contract(Fp8(), (8, 9))
