@@ -58,7 +58,7 @@ class Evidence:
 
 def explain(e: Evidence) -> Diagnosis | None:
     """The first hypothesis that explains the errors; None if none does."""
-    for hypothesis in (_zeros, _constant, _misread, _partial, _scaled, _inputs, narrow):
+    for hypothesis in (_zeros, _constant, _misread, _partial, _scaled, _inputs, _flushed, narrow):
         found = hypothesis(e)
         if found is not None:
             return found
@@ -253,6 +253,18 @@ def _inputs(e: Evidence) -> Diagnosis | None:
                 f"multiply the {row.name} values as they are",
             )
     return None
+
+
+def _flushed(e: Evidence) -> Diagnosis | None:
+    row = get(e.format)
+    a, b = (np.where(np.abs(x) < row.min_normal, 0.0, x) for x in (e.a, e.b))
+    if e.near(a @ b) < EXPLAINED:
+        return None
+    return Diagnosis(
+        "flushed-subnormals",
+        f"elements below {row.min_normal:.4g}, the smallest normal {row.name}, count as zero",
+        "an exponent field of 0 is subnormal: mantissa times the smallest step, no leading 1",
+    )
 
 
 def _rms(values: Floats) -> float:

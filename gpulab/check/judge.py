@@ -25,6 +25,11 @@ from gpulab.errors import (
 from gpulab.exercises.base import Shape
 from gpulab.numerics.cache import Cache
 
+REASON_FIX = {
+    "nonfinite": "NaN and infinity must reach exactly the elements they belong to: check how the "
+    "special codes are read, and that nothing replaces them",
+    "nondeterministic": "look for a missing __syncthreads()",
+}
 LEAST_BITS = 4
 """A running sum that seems narrower than this is none: something else is wrong."""
 
@@ -137,7 +142,8 @@ def _broken(check: Check, error: GpulabError, shape: Shape) -> None:
         # It ended at a smaller size: it may be slow here and right.
         check.result.verdict = "INCONCLUSIVE"
     if isinstance(error, UsageError) and check.result.diagnosis:
-        check.result.diagnosis = replace(check.result.diagnosis, slug="launch")
+        fix = check.result.diagnosis.fix or "change block=, grid= or shared= of the declaration"
+        check.result.diagnosis = replace(check.result.diagnosis, slug="launch", fix=fix)
     check.result.facts["replay"] = check.token(shape)
 
 
@@ -157,7 +163,9 @@ def _diagnose(check: Check, submitted: Submitted) -> None:
     )
     if check.result.diagnosis is None and judgement.reason is not None:
         reason = judgement.reason
-        check.result.diagnosis = Diagnosis(reason.code, reason.text, "", reason.index)
+        check.result.diagnosis = Diagnosis(
+            reason.code, reason.text, REASON_FIX.get(reason.code, ""), reason.index
+        )
     if judgement.notes:
         check.result.facts["notes"] = list(judgement.notes)
 
@@ -193,11 +201,18 @@ def _witness(check: Check, submitted: Submitted) -> None:
             "the exercise asks for tensor cores, the compiled kernel has no mma instruction",
             "multiply the tiles with mma.sync (see 'gpulab exercise show')",
         )
+    if against is None and check.exercise.shared_tiles and not check.shared_bytes:
+        against = Diagnosis(
+            "no-tiles",
+            "the exercise asks for tiles in shared memory, the kernel uses none",
+            "bring a tile of A and a tile of B to __shared__ arrays, then read them from there",
+        )
     check.result.facts["witness"] = {"bits": seen.bits, "at_least": seen.open, "text": text}
     if against is None:
         check.result.note("witness", "PASS", text)
         return
     check.result.note("witness", "FAIL", against.text)
+    check.result.facts.setdefault("replay", check.token(check.exercise.shapes[1]))
     narrow = (None, "unrecognised", "narrow-arithmetic", "rms", "exact-probe", "interval")
     kept = check.result.diagnosis
     known = kept is not None and kept.slug == "narrow-arithmetic"

@@ -110,6 +110,8 @@ def loosest(
     arithmetic model knows.
     """
     best: tuple[float, str] | None = None
+    if fmt == "fp32":  # tensor cores read tf32, which is no float32 product
+        return None
     for name in instructions:
         own = name if f".{_PTX_TYPE[fmt]}." in f"{name}." else _OWN.get(fmt, name)
         contract = Contract(fmt, "fp16", output, own, capability).of_operation()

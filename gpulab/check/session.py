@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from gpulab import ops
 from gpulab.check import building, ptx
 from gpulab.check.client import MEMORY_BYTES, Client
@@ -48,6 +50,17 @@ class Options:
     memory_bytes: int = MEMORY_BYTES
     only: Token | None = None
     timed: bool = True
+
+
+UNFORESEEN = 72
+"""Largest dim of the case that nobody can know beforehand."""
+
+
+def unforeseen(exercise: Exercise, seed: int) -> Shape:
+    """A case whose dims follow from the seed: no file can have been written for it."""
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, UNFORESEEN])))
+    dims = {name: int(rng.integers(2, UNFORESEEN + 1)) for name in exercise.dims}
+    return Shape(dims, "dims drawn from the seed", exercise.shapes[0].families)
 
 
 class Check:
@@ -99,6 +112,9 @@ class Check:
         self.atomics = ptx.adds_atomically(code.ptx)
         submitted = Submitted(client, code, self.exercise.params, self.options.seconds)
         loaded = submitted.load()
+        static = (loaded["resources"] or {}).get("shared_bytes") or 0
+        submitted.at(self.exercise.shapes[1].dims)
+        self.shared_bytes = static + submitted.plan().shared_bytes
         self.result.facts.update(
             device_name=opened["name"],
             capability="{}.{}".format(*self.capability),
@@ -138,7 +154,7 @@ class Check:
 
     def shapes(self) -> list[Shape]:
         """The cases to judge."""
-        shapes = list(self.exercise.shapes)
+        shapes = [*self.exercise.shapes, unforeseen(self.exercise, self.seed)]
         if self.options.device == "cuda":
             families = ("normal", "uniform")
             timed = Shape(dict(self.exercise.timed), "the size that is timed", families)

@@ -52,7 +52,8 @@ class Exercise:
         statement: what to do.
         submit: what to hand in.
         hints: from a nudge to nearly the answer.
-        tensor_cores: ``required``, ``allowed``, or a reason why not.
+        tensor_cores: ``required`` or ``allowed``.
+        shared_tiles: the exercise is to use shared memory.
         min_capability: the lowest that can run it.
         cpp: C++ spelling of a parameter's element type where it is not the format's own.
     """
@@ -69,6 +70,7 @@ class Exercise:
     submit: str
     hints: tuple[str, ...]
     tensor_cores: Literal["required", "allowed"] = "allowed"
+    shared_tiles: bool = False
     min_capability: Capability = (7, 5)
     entry: str = "matmul"
     cpp: Mapping[str, str] = field(default_factory=dict)
@@ -90,7 +92,11 @@ class Exercise:
     @property
     def headers(self) -> tuple[str, ...]:
         """CUDA headers that the signature needs."""
-        used = [_HEADERS[p.format] for p in self.params if p.format in _HEADERS]
+        used = [
+            _HEADERS[p.format]
+            for p in self.params
+            if p.format in _HEADERS and p.name not in self.cpp
+        ]
         return tuple(dict.fromkeys(used))
 
     @property

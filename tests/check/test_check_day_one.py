@@ -1,0 +1,166 @@
+"""What a learner's first files get: one screen that says what to do next."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from gpulab.check import page
+
+HEAD = """// gpulab: exercise=fp16-matmul
+// gpulab: block=16,16 grid=ceil(n/16),ceil(m/16) shared=0
+#include <cuda_fp16.h>
+"""
+SIGNATURE = (
+    'extern "C" __global__ void matmul(const __half* a, const __half* b, float* c, '
+    "int m, int n, int k)"
+)
+BODY = """{
+    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
+    if (row < m && column < n) {
+        float sum = 0.0f;
+        for (int t = 0; t < k; ++t) {
+            sum += __half2float(a[row * k + t]) * __half2float(b[t * n + column]);
+        }
+        c[row * n + column] = sum;
+    }
+}
+"""
+GOOD = HEAD + SIGNATURE + BODY
+
+
+def edited(old, new):
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+CASES = {
+    "missing guard": (edited("row < m && column < n", "true"), 6, "out-of-bounds", "guard"),
+    "half accumulator": (
+        edited("float sum = 0.0f", "__half sum = 0.0f")
+        .replace("sum +=", "sum = __half(float(sum) +")
+        .replace("column]);", "column]));"),
+        1,
+        "half-accumulator",
+        "float",
+    ),
+    "barrier in a branch": (
+        edited("        float sum", "        __syncthreads();\n        float sum"),
+        6,
+        "barrier-divergence",
+        "out of the branch",
+    ),
+    "swapped m and n": (
+        edited("row < m && column < n", "row < n && column < m"),
+        6,
+        "out-of-bounds",
+        "guard",
+    ),
+    'missing extern "C"': (edited('extern "C" ', ""), 4, "does-not-compile", 'extern "C"'),
+    "wrong signature": (
+        edited("int m, int n, int k)", "int n)").replace(
+            "    int row", "    int m = n, k = n, row"
+        ),
+        4,
+        "does-not-compile",
+        "int m, int n, int k",
+    ),
+    "float pointers": (
+        edited("const __half* a", "const float* a").replace("__half2float(a[row * k + t])", "a[0]"),
+        4,
+        "does-not-compile",
+        "const __half* a",
+    ),
+    "another name": (edited("void matmul(", "void my_kernel("), 4, "does-not-compile", "matmul"),
+    "infinite loop": (edited("++t)", "t += 0)"), 5, "timeout", "loop"),
+    "10 GB of shared memory": (edited("shared=0", "shared=10*1000*1000*1000"), 2, "launch", ""),
+    "10 GB of static shared memory": (
+        edited("    int row", "    __shared__ float tile[50000][50000];\n    int row").replace(
+            "float sum = 0.0f", "tile[row][0] = n; float sum = tile[0][0]"
+        ),
+        4,
+        "does-not-compile",
+        "",
+    ),
+    "too many threads": (edited("block=16,16", "block=64,64"), 2, "launch", ""),
+    "empty kernel": (HEAD + SIGNATURE + " {}\n", 1, "unwritten", "store"),
+    "printf flood": (
+        edited(
+            "        c[",
+            '        for (int i = 0; i < 9; ++i) printf("%f\\n", sum);\n        c[',
+        ).replace("c[row * n + column] = sum", "c[row * n + column] = 0.0f"),
+        1,
+        "zeros",
+        "",
+    ),
+    "endless printf": (
+        edited("        c[", '        for (;;) printf("again and again\\n");\n        c['),
+        5,
+        "timeout",
+        "",
+    ),
+    "a syntax error": (edited("float sum = 0.0f;", "float sum = 0.0f"), 4, "does-not-compile", ""),
+    "stdio": ("#include <stdio.h>\n" + GOOD, 4, "does-not-compile", "printf needs no include"),
+    "no half header": (
+        edited("#include <cuda_fp16.h>\n", ""),
+        4,
+        "does-not-compile",
+        "cuda_fp16.h",
+    ),
+    "no header": (SIGNATURE + BODY, 2, "usage", "// gpulab: exercise="),
+    "unknown exercise": (edited("fp16-matmul", "fp17-matmul"), 2, "usage", "fp16-matmul"),
+    "a slip in the grid": (edited("ceil(n/16),", "ceil(N/16),"), 2, "usage", "did you mean n?"),
+    "a file of 10 MB": (GOOD + "//" + "x" * 10_000_000, 2, "usage", "source of the kernel"),
+    "a binary file": (b"\x7fELF\x00\x01" + bytes(100), 2, "usage", "source text"),
+    "another encoding": ("// gr\u00fc\u00dfe".encode("latin-1"), 2, "usage", "UTF-8"),
+    "an empty file": ("", 2, "usage", "// gpulab: exercise="),
+}
+
+
+def screen(result):
+    out = io.StringIO()
+    page.print_page(Console(file=out, width=120), result.to_json())
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_screen_that_says_what_to_do(name, submitted):
+    text, code, slug, hint = CASES[name]
+    result = submitted(text)
+    assert result.verdict == "FAIL", result.stages
+    assert result.exit_code == code, (result.reason, result.diagnosis)
+    assert result.diagnosis.slug == slug, result.diagnosis
+    shown = screen(result)
+    assert len(shown.splitlines()) <= 40
+    assert hint in shown
+    assert "Traceback" not in shown
+    assert "next: " in shown or code == 4
+
+
+def test_the_good_one_is_good(submitted):
+    result = submitted(GOOD)
+    assert result.verdict == "PASS"
+    assert "PASS" in screen(result)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("def matmul(:\n", "kernel.py:1:"),
+        ("import numba\n", "LAUNCH"),
+        ('LAUNCH = {"exercise": "fp16-matmul", "block": TILE, "grid": "1"}', "not a literal"),
+        ('LAUNCH = dict(exercise="fp16-matmul")', "literal dictionary"),
+        ('LAUNCH = {"exercise": "fp16-matmul", "block": "16,16", "grid": "n/16"}', "ceil(a/b)"),
+    ],
+)
+def test_python_files_are_read_without_running_them(text, hint, submitted):
+    result = submitted(text, "kernel.py")
+    assert (result.verdict, result.exit_code) == ("FAIL", 2)
+    assert hint in screen(result)
+
+
+def test_a_compiler_error_shows_the_learners_line(submitted):
+    shown = screen(submitted(edited("float sum = 0.0f;", "float sum = undefined_name;")))
+    assert "undefined_name" in shown
+    assert "kernel.cu(7)" in shown
+    assert "__nv_name_map" not in shown
