@@ -170,32 +170,9 @@ struct Accumulator {
     }
 };
 
-// Where tile `tile` of C begins, in the grouped raster; a negative row behind the last.
-template <class T>
-TileIndex locate(const Problem& p, unsigned tile) {
-    const int m = unknown(p.m), n = unknown(p.n);
-    const int rows = (m - 1) / T::kBlockM + 1, columns = (n - 1) / T::kBlockN + 1;
-    if (tile >= static_cast<unsigned>(rows) * columns) return {-1, 0};
-    const TileIndex at = grouped_tile<T::kBand>(tile, rows, columns);
-    return {at.row * T::kBlockM, at.column * T::kBlockN};
-}
-
-// Aims at a tile of C and starts the copies of its first kStages - 1 slabs.
-template <class Feeder, class T>
-Feeder start(const Problem& p, unsigned shared, int row, int column) {
-    Feeder feed(p, row, column);
-#pragma unroll 1
-    for (int s = 0; s < T::kStages - 1; ++s, shared += T::kStageBytes) {
-#pragma unroll
-        for (int part = 0; part < Feeder::kParts; ++part) feed.fetch(shared, part);
-        if constexpr (!T::kAsync) feed.settle(shared);
-    }
-    return feed;
-}
-
 // kVector: n and k are multiples of 16 bytes, so every row starts on one; else any n and k.
-// Grid: any number of blocks (each takes every gridDim.x-th tile); block: T::kThreads;
-// dynamic shared memory: T::kStages * T::kStageBytes.
+// Grid: one block a tile of C; block: T::kThreads; dynamic shared memory: T::kStages *
+// T::kStageBytes.
 template <class Atom, class T, bool kVector>
 __global__ void __launch_bounds__(T::kThreads)
     matmul_mma(const typename Atom::Operand::Storage* a, const typename Atom::Operand::Storage* b,
@@ -205,7 +182,7 @@ __global__ void __launch_bounds__(T::kThreads)
     const Problem p{reinterpret_cast<const char*>(a), reinterpret_cast<const char*>(b), m, n, k};
     constexpr int kSize = sizeof(typename Atom::Operand::Storage);
     using Feeder = Feed<kSize, T, kVector>;
-    const int slabs = (p.k - 1) / Feeder::kDepth + 1;
+    const int slabs = (k - 1) / Feeder::kDepth + 1;
     const unsigned end = shared + T::kStages * T::kStageBytes;
     const int warp = unknown(threadIdx.x) / 32;
     const int warp_row = warp / T::kWarpsN * T::kWarpM, warp_column = warp % T::kWarpsN * T::kWarpN;
@@ -213,46 +190,40 @@ __global__ void __launch_bounds__(T::kThreads)
     Fragments<T> fragments[2];
     Accumulator<Atom, T> sum;
 
-    unsigned tile = blockIdx.x;
-    TileIndex at = locate<T>(p, tile);
-    if (at.row < 0) return;
-    Feeder feed = start<Feeder, T>(p, shared, at.row, at.column);
-    while (true) {
-        unsigned read = shared, write = end - T::kStageBytes;
-        sum.clear();
-        if constexpr (T::kAsync) feed.settle(write);
-        __syncthreads();
-        reader.read(fragments[0], read, 0);
+    const TileIndex tile = grouped_tile<T::kBand>(blockIdx.x, ceil_div(m, T::kBlockM),
+                                                  ceil_div(n, T::kBlockN));
+    const int row = tile.row * T::kBlockM, column = tile.column * T::kBlockN;
+    Feeder feed(p, row, column);
+    unsigned read = shared, write = shared;
 #pragma unroll 1
-        for (int slab = 0; slab < slabs; ++slab) {
+    for (int s = 0; s < T::kStages - 1; ++s, write += T::kStageBytes) {
 #pragma unroll
-            for (int step = 0; step < T::kSteps; ++step) {
-                if (step < T::kSteps - 1) {
-                    reader.read(fragments[(step + 1) % 2], read, step + 1);
-                    // Into the stage that was read one slab ago: the last barrier was behind that.
-                    feed.fetch(write, step);
-                } else {
-                    feed.settle(write);
-                    __syncthreads();
-                    write = write + T::kStageBytes == end ? shared : write + T::kStageBytes;
-                    // Behind the last slab there is none to read: read this one again, unused.
-                    if (slab + 1 < slabs)
-                        read = read + T::kStageBytes == end ? shared : read + T::kStageBytes;
-                    reader.read(fragments[0], read, 0);
-                }
-                sum.add(fragments[step % 2]);
-            }
-        }
-        // The next tile's copies fly while this tile is stored.
-        const TileIndex done = at;
-        tile += gridDim.x;
-        at = locate<T>(p, tile);
-        if (at.row >= 0) {
-            if constexpr (T::kAsync) ptx::cp_async_wait<0>();  // zeros beyond k
-            __syncthreads();
-            feed = start<Feeder, T>(p, shared, at.row, at.column);
-        }
-        sum.template store<kVector>(c, p.m, p.n, done.row + warp_row, done.column + warp_column);
-        if (at.row < 0) return;
+        for (int part = 0; part < Feeder::kParts; ++part) feed.fetch(write, part);
+        if constexpr (!T::kAsync) feed.settle(write);
     }
+    sum.clear();
+    if constexpr (T::kAsync) feed.settle(write);
+    __syncthreads();
+    reader.read(fragments[0], read, 0);
+#pragma unroll 1
+    for (int slab = 0; slab < slabs; ++slab) {
+#pragma unroll
+        for (int step = 0; step < T::kSteps; ++step) {
+            if (step < T::kSteps - 1) {
+                reader.read(fragments[(step + 1) % 2], read, step + 1);
+                // Into the stage that was read one slab ago: the last barrier was behind that.
+                feed.fetch(write, step);
+            } else {
+                feed.settle(write);
+                __syncthreads();
+                write = write + T::kStageBytes == end ? shared : write + T::kStageBytes;
+                // Behind the last slab there is none to read: read this one again, unused.
+                if (slab + 1 < slabs)
+                    read = read + T::kStageBytes == end ? shared : read + T::kStageBytes;
+                reader.read(fragments[0], read, 0);
+            }
+            sum.add(fragments[step % 2]);
+        }
+    }
+    sum.template store<kVector>(c, m, n, row + warp_row, column + warp_column);
 }

@@ -6,7 +6,6 @@ kernel promises: ascending, one accumulator an element, zeros beyond k.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -35,9 +34,18 @@ def _rows(*capabilities: Capability) -> list[Any]:
     ]
 
 
+def _instantiations() -> list[Any]:
+    """The rows of the lowest capability that each instantiation is made for."""
+    lowest: dict[str, Any] = {}
+    for row in _rows(*arch.EMULATED):
+        variant, capability = row.values
+        lowest.setdefault(mma.build(variant, capability, {"n": 16, "k": 16}).entry, row)
+    return list(lowest.values())
+
+
 ROWS = _rows(*arch.EMULATED)
-FP16, TF32, INT8 = (
-    next(v for v in mma.VARIANTS if v.format == f) for f in ("fp16", "tf32", "int8")
+FP16, TF32, E4M3, INT8 = (
+    next(v for v in mma.VARIANTS if v.format == f) for f in ("fp16", "tf32", "e4m3", "int8")
 )
 
 
@@ -62,15 +70,12 @@ def _run(
     *,
     poison: int = POISONS[0],
     sanitize: bool = False,
-    blocks: int | None = None,
 ) -> NDArray[Any]:
-    """C of one launch on stored codes; with fewer ``blocks`` than tiles, each takes several."""
+    """C of one launch on stored codes."""
     (m, k), n = a.shape, b.shape[1]
     dims = {"m": m, "n": n, "k": k}
     device = _device(capability, sanitize)
     plan = mma.plan(variant, capability, dims)
-    if blocks is not None:
-        plan = replace(plan, grid=(blocks, 1, 1))
     on_a, on_b = device.upload(a, "a"), device.upload(b, "b")
     on_c = device.empty((m, n), params(variant)[2].dtype, poison, "c")
     function = _function(variant, capability, mma.aligned(variant, dims), sanitize)
@@ -142,7 +147,7 @@ def test_rows_that_start_anywhere_give_the_tensor_cores_bits(
     _assert_same_bits(got, _chained(variant, capability, a, b))
 
 
-@pytest.mark.parametrize(("variant", "capability"), ROWS)
+@pytest.mark.parametrize(("variant", "capability"), _instantiations())
 def test_16_byte_rows_give_exact_integers(variant: Variant, capability: Capability) -> None:
     m, n, k = shape = (21, 48, 80)
     a, b, want = _integers(variant, shape)
@@ -182,12 +187,11 @@ def test_more_slabs_than_stages_give_the_tensor_cores_bits(
     _assert_same_bits(_run(variant, capability, a, b), _chained(variant, capability, a, b))
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(131, 136, 40), (131, 133, 41)])
-def test_a_block_that_walks_several_tiles_gives_the_same(m: int, n: int, k: int) -> None:
+@pytest.mark.parametrize(("m", "n", "k"), [(131, 136, 40), (131, 133, 41), (1030, 129, 8)])
+def test_several_tiles_give_the_tensor_cores_bits(m: int, n: int, k: int) -> None:
+    """Tails on both sides of C; in the last case a full band of tile rows, then a lower one."""
     a, b = _random(FP16, (m, n, k), seed=3)
-    want = _chained(FP16, (8, 6), a, b)
-    assert mma.plan(FP16, (8, 6), {"m": m, "n": n, "k": k}).grid == (4, 1, 1)
-    _assert_same_bits(_run(FP16, (8, 6), a, b, blocks=1), want)
+    _assert_same_bits(_run(FP16, (8, 6), a, b), _chained(FP16, (8, 6), a, b))
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 9)], ids=str)
@@ -199,6 +203,33 @@ def test_no_thread_races_another_and_nothing_unwritten_is_read(
         a, b, want = _integers(variant, (20, n, k))
         got = _run(variant, capability, a, b, sanitize=True)
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(("n", "k"), [(64, 64), (63, 63)], ids=["vector", "narrow"])
+@pytest.mark.parametrize(
+    ("variant", "capability"),
+    [(v, (9, 0)) for v in (FP16, TF32, E4M3, INT8)] + [(v, (7, 5)) for v in (FP16, INT8)],
+    ids=lambda x: x.format if isinstance(x, Variant) else str(x),
+)
+def test_neither_copies_nor_fragments_meet_a_bank_twice(
+    variant: Variant, capability: Capability, n: int, k: int
+) -> None:
+    device = EmulatedDevice(capability, counters=True)
+    dims = {"m": 64, "n": n, "k": k}
+    a, b, _ = _integers(variant, (64, n, k))
+    function = device.build(mma.build(variant, capability, dims), params(variant))
+    on_c = device.empty((64, n), params(variant)[2].dtype)
+    plan = mma.plan(variant, capability, dims)
+    counted = device.launch(
+        function, plan, [device.upload(a), device.upload(b), on_c, 64, n, k]
+    ).counters
+    assert counted is not None
+    bank_conflicts = {name: count for name, count in counted.items() if "bank_conflicts" in name}
+    assert len(bank_conflicts) == 3  # loads, stores, asynchronous copies
+    assert set(bank_conflicts.values()) == {0}
+    copies, stores = counted["async_copy_wavefronts"], counted["shared_store_wavefronts"]
+    assert copies + stores > 0
+    assert counted["shared_load_wavefronts"] > 0
 
 
 def test_a_non_finite_last_row_and_column_stay_where_they_are() -> None:
