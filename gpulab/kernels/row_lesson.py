@@ -52,9 +52,22 @@ class Lesson:
     hidden: Callable[[Dims], str | None] = lambda dims: None
 
 
-def several_columns(dims: Dims) -> str | None:
-    """Mistakes of a sum need one."""
-    return None if dims["cols"] > 1 else "needs more than one column"
+FEW = 256
+"""Elements below which a mistake of rounding may stay invisible by chance."""
+
+
+def enough(dims: Dims) -> str | None:
+    """Mistakes of rounding need sums, and elements to show in."""
+    if dims["cols"] > 1 and dims["rows"] * dims["cols"] >= FEW:
+        return None
+    return f"shows in {FEW} elements or more"
+
+
+def enough_rows(dims: Dims) -> str | None:
+    """Mistakes in one element a row need rows, and columns to choose from."""
+    return (
+        None if dims["cols"] >= 8 and dims["rows"] >= 8 else "shows in 8 rows and columns or more"
+    )
 
 
 def several_a_lane(dims: Dims) -> str | None:
@@ -68,7 +81,7 @@ def beyond_32_bits(dims: Dims) -> str | None:
     """Offsets wrap from there on."""
     if dims["rows"] * dims["cols"] > 1 << 32:
         return None
-    return "needs more than 2^32 elements: below, 32-bit offsets are right"
+    return "shows beyond 2^32 elements only"
 
 
 def declare(

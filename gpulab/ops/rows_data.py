@@ -148,7 +148,7 @@ class RowData:
 
         def make() -> RowInputs:
             original = self.original(family)
-            return self._inputs(original, self.store(original), family.sums)
+            return self._inputs(original, self.store(original), family.sums(self.contract.format))
 
         return self.cached("family", family, make=make)
 

@@ -36,7 +36,8 @@ class RowFamily:
         about: one phrase for tables.
         draw: see ``Draw``.
         rounds: evidence about rounding.
-        sums: what the terms of a row's sums are like.
+        alike: of the formats in which a row's values are few or one, so that all roundings of a
+            running sum may err the same way.
         formats: None, or a predicate of the formats it is made for.
     """
 
@@ -44,8 +45,12 @@ class RowFamily:
     about: str
     draw: Draw
     rounds: bool = True
-    sums: Sums = "random"
+    alike: Callable[[Format], bool] = lambda fmt: False
     formats: Callable[[Format], bool] | None = None
+
+    def sums(self, fmt: str) -> Sums:
+        """What the terms of a row's sums are like."""
+        return "alike" if self.alike(get(fmt)) else "random"
 
 
 def _signs(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
@@ -104,7 +109,7 @@ def _outlier(rng: np.random.Generator, shape: tuple[int, int], fmt: Format) -> F
 def _offset(rng: np.random.Generator, shape: tuple[int, int], fmt: Format) -> Floats:
     """N(0, 1) on top of 1e4; wider where the format's steps there are wide."""
     base = held(ORDINARY, fmt)
-    spread = max(1.0, 4.0 * float(ulp(fmt, [base])[0]))
+    spread = max(1.0, float(ulp(fmt, [base])[0]))
     return base + spread * rng.standard_normal(shape)
 
 
@@ -120,6 +125,15 @@ def _constant(rng: np.random.Generator, shape: tuple[int, int], fmt: Format) -> 
     return np.full(shape, held(ORDINARY, fmt))
 
 
+def _always(fmt: Format) -> bool:
+    return True
+
+
+def _coarse_there(fmt: Format) -> bool:
+    """Whether the steps at the offset are as wide as the spread: few distinct values."""
+    return float(ulp(fmt, [held(ORDINARY, fmt)])[0]) >= 1.0
+
+
 def _wide_format(fmt: Format) -> bool:
     return fmt.bits >= 16
 
@@ -129,15 +143,15 @@ _ALL = (
     RowFamily("large", "random sign, 1000 to 4000", _large),
     RowFamily("small", "|x| below 1e-4", _small, formats=_wide_format),
     RowFamily("mixed", "random sign times lognormal, sigma 1.5", _mixed),
-    RowFamily("equal", "every row one value", _equal, rounds=False, sums="alike"),
+    RowFamily("equal", "every row one value", _equal, rounds=False, alike=_always),
     RowFamily("ascending", "4 N(0, 1) sorted: the maximum comes last", _ascending),
     RowFamily("high", "U(100, 1000)", _high),
     RowFamily("low", "U(-1000, -100)", _low),
     RowFamily("outlier", "N(0, 1), one element 1e4 times larger", _outlier),
-    RowFamily("offset", "N(0, 1) on an offset of 1e4", _offset),
+    RowFamily("offset", "N(0, 1) on an offset of 1e4", _offset, alike=_coarse_there),
     RowFamily("near_max", "random sign, 0.5 to 0.75 of the largest finite number", _near_max),
-    RowFamily("zero", "all zero", _zero, rounds=False, sums="alike"),
-    RowFamily("constant", "1e4 everywhere", _constant, rounds=False, sums="alike"),
+    RowFamily("zero", "all zero", _zero, rounds=False, alike=_always),
+    RowFamily("constant", "1e4 everywhere", _constant, rounds=False, alike=_always),
 )
 FAMILIES: Mapping[str, RowFamily] = {family.name: family for family in _ALL}
 

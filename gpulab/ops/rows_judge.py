@@ -206,7 +206,7 @@ class Case:
     def _family_evidence(self, family: RowFamily) -> Evidence:
         inputs = self.data.family(family)
         spreads = self.data.spreads(family) if family.rounds else {}
-        return self._evidence(family.name, inputs, spreads, family.sums)
+        return self._evidence(family.name, inputs, spreads, family.sums(self.contract.format))
 
     def _evidence(
         self, name: str, inputs: RowInputs, spreads: Mapping[str, Spread | None], sums: Sums

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.kernels.crossentropy.row import params
-from gpulab.kernels.row_lesson import Lesson, declare, several_columns
+from gpulab.kernels.row_lesson import Lesson, declare, enough_rows
 
 declare(
     "crossentropy",
@@ -14,7 +14,7 @@ declare(
         "a label whose probability underflows costs +inf, where max - x[label] + log(sum) is right",
         ("high", "low"),
         output="fp32",
-        hidden=several_columns,
+        hidden=enough_rows,
     ),
     params,
 )

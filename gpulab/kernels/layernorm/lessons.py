@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.kernels.layernorm.row import params
-from gpulab.kernels.row_lesson import Lesson, declare, several_columns
+from gpulab.kernels.row_lesson import Lesson, declare, enough
 
 declare(
     "layernorm",
@@ -14,7 +14,7 @@ declare(
         "beside a large mean the difference is rounding error, or negative: NaN after the root",
         ("offset",),
         contract="two-pass",
-        hidden=several_columns,
+        hidden=enough,
     ),
     params,
 )

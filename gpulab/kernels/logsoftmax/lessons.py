@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.kernels.logsoftmax.row import params
-from gpulab.kernels.row_lesson import Lesson, declare, several_columns
+from gpulab.kernels.row_lesson import Lesson, declare, enough
 
 declare(
     "logsoftmax",
@@ -13,7 +13,7 @@ declare(
         "the logarithm of a softmax",
         "a probability that underflows has the logarithm -inf; x - max - log(sum) is ordinary",
         ("high", "low"),
-        hidden=several_columns,
+        hidden=enough,
     ),
     params,
 )

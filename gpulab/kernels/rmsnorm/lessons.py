@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.kernels.rmsnorm.row import params, residual_params
-from gpulab.kernels.row_lesson import Lesson, declare, several_columns
+from gpulab.kernels.row_lesson import Lesson, declare, enough
 
 declare(
     "rmsnorm",
@@ -15,7 +15,7 @@ declare(
         ("normal", "mixed"),
         ("fp16", "bf16"),
         narrow_sum=True,
-        hidden=several_columns,
+        hidden=enough,
     ),
     params,
 )
@@ -30,7 +30,7 @@ declare(
         ("normal", "mixed"),
         ("fp16", "bf16"),
         contract="fp32-sum",
-        hidden=several_columns,
+        hidden=enough,
     ),
     residual_params,
 )

@@ -6,8 +6,8 @@ from gpulab.kernels.row_lesson import (
     Lesson,
     beyond_32_bits,
     declare,
+    enough,
     several_a_lane,
-    several_columns,
 )
 from gpulab.kernels.softmax.row import params
 
@@ -25,7 +25,7 @@ LESSONS = (
         ("normal",),
         ("fp16", "bf16"),
         narrow_sum=True,
-        hidden=several_columns,
+        hidden=enough,
     ),
     Lesson(
         "half_exp",
@@ -33,7 +33,7 @@ LESSONS = (
         "each result is rounded twice: one in four is off in its last place",
         ("normal",),
         ("fp16", "bf16"),
-        hidden=several_columns,
+        hidden=enough,
     ),
     Lesson(
         "no_rescale",

@@ -1,0 +1,97 @@
+"""What the commands of the row operations share: ``--rows``, ``--cols`` and how they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from gpulab.cli.options import (
+    case_options,
+    check_dim,
+    check_seed,
+    device_options,
+    output_options,
+)
+from gpulab.errors import UsageError
+
+DEFAULTS = {"cuda": {"rows": 8192, "cols": 4096}, "emulated": {"rows": 16, "cols": 1000}}
+"""64 MB of bf16 on a card; odd enough to have tails where it is emulated."""
+
+
+def row_command(op: str, about: str, text: str, *more: Callable[[Any], Any]) -> click.Command:
+    """The command of a row operation.
+
+    Args:
+        op: operation, and the command's name.
+        about: one line for the list of commands.
+        text: its help.
+        more: further options; their values restrict the rows (``select``).
+    """
+
+    def run(
+        rows: int | None,
+        cols: int | None,
+        runs: int,
+        warmup: int,
+        no_time: bool,
+        kernel: str | None,
+        backend: str | None,
+        format_: str | None,
+        device: str,
+        capability: str | None,
+        sanitize: bool,
+        counters: bool,
+        seed: int,
+        as_json: bool,
+        quiet: bool,
+        residual: bool = False,
+        contract: str | None = None,
+    ) -> int:
+        from gpulab.cli.session import open_session, run_cases
+
+        check_seed(seed)
+        if not 1 <= runs <= 10_000 or not 0 <= warmup <= 10_000:
+            raise UsageError(f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000")
+        for name, value in (("--rows", rows), ("--cols", cols)):
+            if value is not None:
+                check_dim(name, value)
+        session = open_session(
+            device, capability, sanitize=sanitize, counters=counters, as_json=as_json, quiet=quiet
+        )
+        default = DEFAULTS[session.device.kind]
+        return run_cases(
+            session,
+            op,
+            {"rows": rows or default["rows"], "cols": cols or default["cols"]},
+            seed=seed,
+            kernel=kernel,
+            backend=backend,
+            format_=format_,
+            measure=not no_time,
+            runs=runs,
+            warmup=warmup,
+            wanted=lambda case: (
+                (case.variant.contract != "" or not residual)
+                and contract in (None, case.variant.contract)
+            ),
+        )
+
+    run.__doc__ = text
+    options = (
+        click.option("--rows", type=int, help="Rows (default 8192 on a card, 16 emulated)."),
+        click.option("--cols", type=int, help="Columns (default 4096 on a card, 1000 emulated)."),
+        *more,
+        click.option("--runs", type=int, default=10, show_default=True, help="Timed runs (card)."),
+        click.option(
+            "--warmup", type=int, default=3, show_default=True, help="Warm-up runs (card)."
+        ),
+        click.option("--no-time", is_flag=True, help="Judge only; do not time or count."),
+        case_options,
+        device_options,
+        output_options,
+    )
+    for option in reversed(options):
+        run = option(run)
+    return click.command(op, short_help=about)(run)
