@@ -1,4 +1,4 @@
-// Shared memory by its 32-bit address, 4 or 16 bytes at a time.
+// Shared memory by its 32-bit address, 4, 8 or 16 bytes at a time.
 // Source: PTX ISA, "ld", "st", "cvta".
 #pragma once
 
@@ -32,7 +32,8 @@ inline void store_shared_4(unsigned shared, unsigned word) {
 
 // The address is a multiple of 8 bytes.
 inline void store_shared_8(unsigned shared, float first, float second) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(first), "f"(second) : "memory");
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(first), "f"(second)
+                 : "memory");
 }
 
 inline void store_shared_16(unsigned shared, uint4 words) {
