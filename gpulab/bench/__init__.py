@@ -1,1 +1,1 @@
-
+"""Measurements beyond a row's time: ladders, ceilings, the tuning of tiles, plots."""

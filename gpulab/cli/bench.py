@@ -58,6 +58,7 @@ def _title(dims: Mapping[str, int], seed: int) -> str:
 @command.command("matmul")
 @click.option("--sizes", default="1024,2048,4096", show_default=True, help="Sizes, or MxNxK.")
 @click.option("--families", help="Judge on these input families only, such as normal,uniform.")
+@click.option("--ladder", is_flag=True, help="The steps from mma.sync to wgmma, in bf16.")
 @click.option("--runs", type=int, default=10, show_default=True, help="Timed runs of each row.")
 @click.option("--warmup", type=int, default=3, show_default=True, help="Warm-up runs.")
 @click.option(
@@ -70,6 +71,7 @@ def _title(dims: Mapping[str, int], seed: int) -> str:
 def matmul(
     sizes: str,
     families: str | None,
+    ladder: bool,
     runs: int,
     warmup: int,
     save: Path | None,
@@ -81,6 +83,7 @@ def matmul(
     quiet: bool,
 ) -> int:
     """Matmul at several sizes; every timed output is verified."""
+    from gpulab.bench import ladder as rungs
     from gpulab.cli.session import evaluate_cases, open_session
     from gpulab.lab import render, verdict
     from gpulab.lab.environment import environment
@@ -91,6 +94,8 @@ def matmul(
     wanted, drawn = _sizes(sizes), _families(families)
     if save is not None and not save.parent.is_dir():
         raise UsageError(f"--save: folder {save.parent} does not exist")
+    if ladder and (kernel, backend, format_) != (None, None, None):
+        raise UsageError("--ladder names its rows itself", fix="leave --kernel and the like out")
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
     around = environment(session.device)
     code = 0
@@ -98,8 +103,10 @@ def matmul(
     for dims in wanted:
         records = evaluate_cases(
             session, "matmul", dims, seed=seed, kernel=kernel, backend=backend, format_=format_,
-            families=drawn, runs=runs, warmup=warmup,
+            chosen=rungs.rungs() if ladder else None, families=drawn, runs=runs, warmup=warmup,
         )  # fmt: skip
+        if ladder:
+            records = rungs.with_gains(records)
         for record in records:
             session.emit(record)
         if save is not None:
@@ -107,11 +114,49 @@ def matmul(
                 for record in records:
                     if record["verdict"] is not None:
                         lines.write(json.dumps(record | {"environment": around}) + "\n")
-        if not as_json:
+        if ladder:
+            session.console.print(rungs.table(records, _title(dims, seed)))
+        else:
             render.print_ladder(session.console, records, _title(dims, seed))
-            session.say()
+        session.say()
         every += records
         code = code or verdict.exit_code(records)
     if not as_json:
         click.echo(verdict.summary(every))
     return code
+
+
+@command.command("tune")
+@click.option("--runs", type=int, default=7, show_default=True, help="Timed runs of each size.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the table here (the one in use lies beside gpulab/kernels/matmul/wgmma_tiles.py).",
+)
+@output_options
+def tune(runs: int, save: Path | None, seed: int, as_json: bool, quiet: bool) -> int:
+    """Measure what each tile of the wgmma kernel costs: the table by which tiles are chosen."""
+    from gpulab.bench.tune import tune as measure
+    from gpulab.cli.session import open_session
+    from gpulab.kernels.matmul import wgmma
+    from gpulab.lab.environment import environment
+    from gpulab.runtime.cuda_clock import clock_of
+
+    if not 1 <= runs <= 1000:
+        raise UsageError(f"--runs {runs} is outside 1 .. 1000")
+    session = open_session("cuda", None, as_json=as_json, quiet=quiet)
+    device = session.device
+    if device.capability != wgmma.HOPPER or device.multiprocessors is None:
+        raise UsageError(f"{device.name} runs no wgmma: there is nothing to tune")
+    table = measure(device, clock_of(device), device.multiprocessors, runs=runs)
+    for kind, rows in table.items():
+        for row in rows:
+            session.emit({"schema": 1, "kind": kind, **row})
+            session.say(
+                f"{kind:9s} {row['tile']:38s} {row['start_us']:6.2f} us a launch, "
+                f"{row['slab_us'] * 1e3:6.1f} ns a slab"
+            )
+    if save is not None:
+        around = environment(device) | {"multiprocessors": device.multiprocessors}
+        save.write_text(json.dumps({"environment": around, **table}, indent=1) + "\n")
+    return 0

@@ -166,6 +166,7 @@ def evaluate_cases(
     kernel: str | None = None,
     backend: str | None = None,
     format_: str | None = None,
+    chosen: Sequence[registry.Case] | None = None,
     families: Sequence[str] | None = None,
     measure: bool = True,
     runs: int = 10,

@@ -109,37 +109,43 @@ struct Schedule {
     }
 };
 
+// One thread asks for a slab of A and of B, whose bytes the stage's barrier counts.
+template <class T>
+void load_slab(const Ring<T>& ring, const ptx::TensorMap& a, const ptx::TensorMap& b, int row, int column, int slab,
+               int rank) {
+    constexpr unsigned short kBoth = 3;
+    const unsigned full = ring.full(ring.slot), to_a = ring.a(), to_b = ring.b();
+    const int depth = slab * T::kSlab;
+    ptx::mbarrier_expect(full, T::kStageBytes);
+    if constexpr (T::kPairN > 1) {
+        const int half = rank * T::kABoxRows;
+        ptx::tma_load_multicast(to_a + half * T::kRowBytes, a, depth, row + half, full, kBoth);
+    } else {
+        ptx::tma_load(to_a, a, depth, row, full);
+    }
+#pragma unroll
+    for (int i = 0; i < T::kBBoxes / T::kPairM; ++i) {
+        const int box = T::kPairM > 1 ? rank * (T::kBBoxes / T::kPairM) + i : i;
+        const int first = column + box * T::kBBoxColumns;
+        const int x = T::kNMajor ? first : depth, y = T::kNMajor ? depth : first;
+        const unsigned to = to_b + box * T::kBBoxBytes;
+        if constexpr (T::kPairM > 1) {
+            ptx::tma_load_multicast(to, b, x, y, full, kBoth);
+        } else {
+            ptx::tma_load(to, b, x, y, full);
+        }
+    }
+}
+
 // One thread fills the stages, tile after tile.
 template <class T>
 void produce(Ring<T> ring, Schedule<T> schedule, const ptx::TensorMap& a, const ptx::TensorMap& b, int slabs) {
-    constexpr unsigned short kBoth = 3;
-    const int rank = schedule.rank;
     int row, column;
     while (schedule.take(row, column)) {
 #pragma unroll 1
         for (int slab = 0; slab < slabs; ++slab) {
             ptx::mbarrier_wait(ring.empty(ring.slot), ring.phase ^ 1);
-            const unsigned full = ring.full(ring.slot), to_a = ring.a(), to_b = ring.b();
-            const int depth = slab * T::kSlab;
-            ptx::mbarrier_expect(full, T::kStageBytes);
-            if constexpr (T::kPairN > 1) {
-                const int half = rank * T::kABoxRows;
-                ptx::tma_load_multicast(to_a + half * T::kRowBytes, a, depth, row + half, full, kBoth);
-            } else {
-                ptx::tma_load(to_a, a, depth, row, full);
-            }
-#pragma unroll
-            for (int i = 0; i < T::kBBoxes / T::kPairM; ++i) {
-                const int box = T::kPairM > 1 ? rank * (T::kBBoxes / T::kPairM) + i : i;
-                const int first = column + box * T::kBBoxColumns;
-                const int x = T::kNMajor ? first : depth, y = T::kNMajor ? depth : first;
-                const unsigned to = to_b + box * T::kBBoxBytes;
-                if constexpr (T::kPairM > 1) {
-                    ptx::tma_load_multicast(to, b, x, y, full, kBoth);
-                } else {
-                    ptx::tma_load(to, b, x, y, full);
-                }
-            }
+            load_slab(ring, a, b, row, column, slab, schedule.rank);
             ring.advance();
         }
     }

@@ -7,7 +7,9 @@ numbers a tile are therefore enough to choose by shape and by the number of mult
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from importlib.resources import files
 
 from gpulab.registry import Dims
 
@@ -45,6 +47,12 @@ class Tile:
     band: int = 8
     buffers: int = 2
     part: int = 128
+
+    @property
+    def key(self) -> str:
+        """Its name in the table of costs."""
+        pair = f"{self.pair_m}x{self.pair_n}"
+        return f"{self.block_m}x{self.block_n} stages {self.stages} pair {pair} band {self.band}"
 
     @property
     def cluster(self) -> int:
@@ -104,20 +112,34 @@ class Cost:
         return self.start + tile.rounds(dims, multiprocessors) * slabs * self.slab
 
 
-TILES: tuple[tuple[Tile, Cost], ...] = (
-    (Tile(128, 256, 4, 2, pair_m=2), Cost(6.5, 0.665)),
-    (Tile(128, 256, 4, 2, band=16), Cost(4.9, 0.685)),
-    (Tile(128, 128, 6, 2, pair_m=2), Cost(6.5, 0.372)),
-    (Tile(128, 128, 6, 2, band=16), Cost(4.9, 0.375)),
-    (Tile(64, 256, 5, 1, pair_m=2, band=16), Cost(6.5, 0.380)),
-    (Tile(64, 128, 8, 1, band=16), Cost(4.9, 0.262)),
-    (Tile(64, 64, 8, 1, band=16), Cost(4.9, 0.168)),
+CANDIDATES: tuple[Tile, ...] = (
+    Tile(128, 256, 4, 2, pair_m=2),
+    Tile(128, 256, 4, 2, band=16),
+    Tile(256, 128, 4, 2, pair_n=2),
+    Tile(128, 128, 6, 2, pair_m=2),
+    Tile(128, 128, 6, 2, band=16),
+    Tile(64, 256, 5, 1, pair_m=2, band=16),
+    Tile(64, 128, 8, 1, band=16),
+    Tile(64, 64, 8, 1, band=16),
 )
-"""Fitted to times of bf16 products at 1024 to 8192; a slab has the same bytes in every format, and
-takes the same time."""
+"""What ``gpulab bench tune`` measures."""
 
-PROMOTED: tuple[tuple[Tile, Cost], ...] = TILES[:-1]
-"""Promotion multiplies parts of 128 columns."""
+COSTS_FILE = "wgmma_costs.json"
+"""What it found, beside this module."""
+
+
+def load_costs(kind: str) -> tuple[tuple[Tile, Cost], ...]:
+    """The measured candidates of a kind (``sums``, ``promoted``), in the order of the table."""
+    table = json.loads(files(__package__).joinpath(COSTS_FILE).read_text())
+    measured = {row["tile"]: Cost(row["start_us"], row["slab_us"]) for row in table[kind]}
+    return tuple((tile, measured[tile.key]) for tile in CANDIDATES if tile.key in measured)
+
+
+TILES = load_costs("sums")
+"""The tensor core's own sums; a slab has the same bytes and takes the same time in every format."""
+
+PROMOTED = load_costs("promoted")
+"""fp8 with float32 promotion."""
 
 
 def choose(
