@@ -1,0 +1,119 @@
+"""Guard bands on a card, patterns of errors, the system-call filter: what no fixture reaches."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from gpulab.check import patterns, sandbox, workbench
+from gpulab.check.session import unforeseen
+from gpulab.errors import FaultError
+from gpulab.exercises import get
+from gpulab.runtime.device import DeviceArray
+
+
+class FakeCard:
+    """Host memory that calls itself a card."""
+
+    kind = "cuda"
+
+    def upload(self, host, name=""):
+        return DeviceArray(host.shape, host.dtype, host.copy(), name)
+
+    def download(self, array):
+        return array.handle.copy()
+
+    def free(self, *arrays):
+        pass
+
+
+class Function:
+    params = get("fp16-matmul").params
+
+
+def held():
+    inputs = {"a": np.ones((3, 5), np.float16), "b": np.ones((5, 2), np.float16)}
+    return workbench._Held(FakeCard(), Function, inputs, {"m": 3, "n": 2, "k": 5}, 0xA5)
+
+
+def test_arrays_on_a_card_lie_between_guard_bands():
+    mine = held()
+    np.testing.assert_array_equal(mine.inputs["a"].handle, np.ones((3, 5)))
+    assert (mine.outputs["c"].handle.view(np.uint8) == 0xA5).all()
+    mine.outputs["c"].handle[...] = 1.0
+    mine.check_guards()
+
+
+@pytest.mark.parametrize(("at", "side"), [(-1, "after"), (0, "before")])
+def test_a_write_beside_an_array_is_a_fault(at, side):
+    mine = held()
+    size = mine.whole[2].handle.size
+    mine.whole[2].handle[size - workbench.GUARD_BYTES if at else workbench.GUARD_BYTES - 1] = 0
+    with pytest.raises(FaultError, match=f"1 bytes {side} the array c"):
+        mine.check_guards()
+
+
+@pytest.mark.parametrize(
+    ("make", "slug"),
+    [
+        (lambda bad: bad.__setitem__(slice(32, None), True), "last-tile"),
+        (lambda bad: bad.__setitem__((slice(None), slice(48, None)), True), "last-tile"),
+        (lambda bad: bad.__setitem__(slice(3, None, 4), True), "every-kth-row"),
+        (lambda bad: bad.__setitem__(0, True), "first-row"),
+        (lambda bad: bad.__setitem__(slice(None), True), "everywhere"),
+        (lambda bad: bad.__setitem__((7, 9), True), "scattered"),
+    ],
+)
+def test_where_errors_lie(make, slug):
+    bad = np.zeros((40, 56), bool)
+    make(bad)
+    assert patterns.locate(bad).slug == slug
+
+
+def test_an_l_of_errors_is_the_last_tile():
+    bad = np.zeros((40, 56), bool)
+    bad[32:], bad[:, 48:] = True, True
+    assert patterns.locate(bad).slug == "last-tile"
+
+
+@pytest.mark.parametrize(("machine", "socket"), [("x86_64", 41), ("aarch64", 198)])
+def test_the_system_call_filter(machine, socket):
+    """Run the program on calls as the kernel would (seccomp(2): classic BPF)."""
+    raw = sandbox.seccomp_filter(machine)
+    steps = [struct.unpack_from("=HBBI", raw, 8 * i) for i in range(len(raw) // 8)]
+    audit = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine]
+
+    def run(number, architecture):
+        data, value, at = struct.pack("=II", number, architecture), 0, 0
+        while True:
+            code, yes, no, k = steps[at]
+            at += 1
+            if code == 0x20:
+                value = struct.unpack_from("=I", data, k)[0]
+            elif code in (0x15, 0x35):
+                at += yes if (value == k if code == 0x15 else value >= k) else no
+            else:
+                return k
+
+    allow, refuse, kill = 0x7FFF0000, 0x00050001, 0x80000000
+    assert run(0, audit) == allow
+    assert run(socket, audit) == refuse
+    assert run(435, audit) == 0x00050026
+    assert run(0, 0x40000003) == kill
+    assert sandbox.seccomp_filter("vax") is None
+
+
+def test_the_unforeseen_shape_follows_from_the_seed():
+    exercise = get("fp16-matmul")
+    dims = {tuple(unforeseen(exercise, seed).dims.items()) for seed in range(50)}
+    assert len(dims) > 40
+    assert unforeseen(exercise, 3) == unforeseen(exercise, 3)
+
+
+def test_signatures_name_the_exercises_types():
+    assert "const __nv_bfloat16* a" in get("bf16-matmul").signature
+    assert "const unsigned char* a" in get("fp8-matmul").signature
+    assert get("fp8-matmul").headers == ()
+    assert get("tiled-matmul").signature.startswith(
+        'extern "C" __global__ void matmul(const float*'
+    )
