@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpulab.lab.measure import _against_library, _Sets
+from gpulab.lab.measure import _against_library, _Sets, time_rows
+from gpulab.numerics.cache import Cache
 from gpulab.ops.base import RunResult
-from gpulab.registry import Param
+from gpulab.registry import Param, Variant
 from gpulab.runtime.device import DeviceArray
+from gpulab.runtime.timing import Timing
 
 PARAMS = (Param("a", "in", "fp32", ("m", "k")), Param("b", "in", "fp32", ("k", "n")),
           Param("c", "out", "fp32", ("m", "n")))  # fmt: skip
@@ -117,3 +119,76 @@ def test_an_unwritten_output_is_seen(held):
     held.launch(1)
     held.refill(1)
     assert "c[" in held.verify(1)
+
+
+class Stepped(FakeRunner):
+    """A runner whose launches the clock below counts by their parts."""
+
+    def __init__(self, label, before):
+        super().__init__()
+        self.label, self.ran = label, 0
+        spec = SimpleNamespace(op="matmul", params=lambda variant: PARAMS)
+        variant = Variant("fp32", "fp32", "fp32")
+        self.case = SimpleNamespace(label=label, spec=spec, variant=variant)
+        self.dims = {"m": 5, "n": 4, "k": 3}
+        self.steps = [(SimpleNamespace(name=name), None) for name in before]
+
+    def bind_parts(self, arrays):
+        def count():
+            self.ran += 1
+
+        def kernel():
+            self.ran += 1
+            arrays["c"].handle[:] = arrays["a"].handle @ arrays["b"].handle
+            self.spoil(arrays["c"].handle)
+
+        return [*(count for _ in self.steps), kernel]
+
+
+def timed(monkeypatch, *runners):
+    """Records of rows whose parts take a millisecond each."""
+
+    def taken(clock, subjects, runs, warmup):
+        found = {}
+        for name, subject in subjects.items():
+            before = sum(r.ran for r in runners)
+            subject.refill(0)
+            subject.launch(0)
+            ms = float(sum(r.ran for r in runners) - before)
+            found[name] = Timing("events", 1, "flushed", 1, 0, 0, 1, samples_ms=[ms])
+            found[name].wrong = [w for w in (subject.verify(0),) if w]
+        return found
+
+    monkeypatch.setattr("gpulab.runtime.timing.time_interleaved", taken)
+    clock = SimpleNamespace(l2_bytes=1)
+    monkeypatch.setattr("gpulab.runtime.cuda_clock.clock_of", lambda device: clock)
+    records = [row("raw", "fp32", "fp32", None) for _ in runners]
+    time_rows(list(zip(runners, records, strict=True)), seed=0, runs=1, warmup=0, cache=Cache())
+    return records
+
+
+def test_a_row_with_steps_is_timed_with_and_without_them(monkeypatch):
+    plain, turned = timed(monkeypatch, Stepped("plain", []), Stepped("turned", ["transpose b"]))
+    assert plain["time_ms"]["median"] == 1.0
+    assert "kernel_alone" not in plain
+    assert turned["time_ms"]["median"] == 2.0
+    alone = turned["kernel_alone"]
+    assert alone["time_ms"]["median"] == 1.0
+    assert alone["without"] == ["transpose b"]
+    assert alone["tflops"] == pytest.approx(2 * turned["tflops"])
+    assert turned.get("verdict") is None
+
+
+def test_a_wrong_output_of_the_kernel_alone_fails_the_row(monkeypatch):
+    runner = Stepped("turned", ["transpose b"])
+    launches = []
+
+    def spoil(c):
+        launches.append(1)
+        if len(launches) == 2:  # the second is the kernel alone
+            c[0, 0] += 1
+
+    runner.spoil = spoil
+    (record,) = timed(monkeypatch, runner)
+    assert record["verdict"] == "FAIL"
+    assert "timed output differs: c[0, 0]" in record["reason"]
