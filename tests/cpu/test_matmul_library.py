@@ -24,7 +24,7 @@ from gpulab.registry import Case
 DATA_TYPES = {0: "fp32", 2: "fp16", 14: "bf16", 3: "int8", 10: "int32"}
 COMPUTE_32F, COMPUTE_32I, COMPUTE_32F_FAST_TF32 = 68, 72, 77
 
-CASES = list(registry.cases("matmul", backend="library"))
+CASES = list(registry.cases("matmul", kernel="cublas"))
 
 
 class FakeArray:
