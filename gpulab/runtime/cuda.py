@@ -65,7 +65,7 @@ def _address(array: DeviceArray) -> int:
 def _by_value(part: bytes) -> Any:
     """What CuPy passes as these very bytes: an unsigned scalar, or an array of one structure."""
     if len(part) == tensor_map.BYTES:
-        return np.frombuffer(part, f"V{len(part)}")
+        return np.frombuffer(part, f"V{len(part)}").copy()
     return np.frombuffer(part, f"u{len(part)}")[0]
 
 
