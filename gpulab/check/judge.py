@@ -94,7 +94,7 @@ def _run(check: Check) -> None:
             shapes = check.shapes()
         except UsageError as error:
             _stop(check.result, "compile", error)
-            if check.parsed.language == "py":  # not looked at: says nothing about the kernel
+            if error.details.get("refused"):  # not looked at: says nothing about the kernel
                 check.result.verdict = "INCONCLUSIVE"
                 check.result.diagnosis = Diagnosis("refused", error.message, error.fix or "")
             return

@@ -174,6 +174,7 @@ def python_to_ptx(
             f"here: {why}",
             fix="install bubblewrap (apt install bubblewrap), or give --trust-python for a file "
             "that you have read",
+            refused=True,
         )
     doing = f"compiling {path.name} with Numba"
     with tempfile.TemporaryDirectory(prefix="gpulab-check-") as scratch:

@@ -89,11 +89,13 @@ class Check:
         """
         if self.options.device == "emulated":
             opened = self._open(client)
+            self._able()
             code, held = building.build(
                 self.parsed, self.exercise, client, self.capability, trusted=self.options.trusted
             )
         else:  # the compiler's process is confined; the one with the card holds nothing else
             opened = self._open(client)
+            self._able()
             with Client("emulated", self.options.memory_bytes) as compiler:
                 code, held = building.build(
                     self.parsed,
@@ -103,11 +105,6 @@ class Check:
                     trusted=self.options.trusted,
                 )
         self.result.facts["isolation"] = {**client.held, **held}
-        if self.capability < self.exercise.min_capability:
-            raise UsageError(
-                f"{self.exercise.name} needs a capability of at least "
-                f"{'{}.{}'.format(*self.exercise.min_capability)}"
-            )
         self.instructions = ptx.tensor_instructions(code.ptx)
         self.atomics = ptx.adds_atomically(code.ptx)
         submitted = Submitted(client, code, self.exercise.params, self.options.seconds)
@@ -122,6 +119,16 @@ class Check:
             resources=loaded["resources"],
         )
         return submitted
+
+    def _able(self) -> None:
+        """Refuse a device that cannot run the exercise: no verdict about the submission."""
+        lowest = self.exercise.min_capability
+        if self.capability < lowest:
+            raise UsageError(
+                f"{self.exercise.name} needs a capability of at least {lowest[0]}.{lowest[1]}",
+                fix=f"--device emulated --capability {lowest[0]}.{lowest[1]}",
+                refused=True,
+            )
 
     def _open(self, client: Client) -> dict[str, Any]:
         message = {

@@ -137,6 +137,12 @@ def test_one_screen_that_says_what_to_do(name, submitted):
     assert "next: " in shown or code == 4
 
 
+def test_a_device_that_cannot_run_the_exercise_gives_no_verdict(submitted):
+    result = submitted(GOOD.replace("fp16-matmul", "fp16-mma"), capability=(7, 5))
+    assert (result.verdict, result.exit_code) == ("INCONCLUSIVE", 2)
+    assert "--capability 8.0" in screen(result)
+
+
 def test_the_good_one_is_good(submitted):
     result = submitted(GOOD)
     assert result.verdict == "PASS"
