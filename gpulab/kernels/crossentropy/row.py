@@ -6,6 +6,9 @@ from gpulab.kernels.row_kernel import ROWS_COLS, RowKernel, declare, variants
 from gpulab.kernels.row_shape import STREAMING
 from gpulab.registry import Param, Variant
 
+FORMATS = (("fp32", "fp32"), ("fp16", "fp32"), ("bf16", "fp32"))
+SOURCE = 'M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018'
+
 
 def params(variant: Variant) -> tuple[Param, ...]:
     """``(x, labels, loss, lse, rows, cols, ignore_index)``; loss and lse are float32."""
@@ -30,7 +33,7 @@ declare(
     ),
     idea="log-sum-exp in one pass; nothing as wide as the logits is written",
     order=10,
-    rows=variants((("fp32", "fp32"), ("fp16", "fp32"), ("bf16", "fp32"))),
+    rows=variants(FORMATS),
     params=params,
-    source='M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018',
+    source=SOURCE,
 )

@@ -6,6 +6,10 @@ from gpulab.kernels.row_kernel import NORMS, ROWS_COLS, RowKernel, declare, vari
 from gpulab.kernels.row_shape import MOMENTS
 from gpulab.registry import Param, Variant
 
+SOURCES = {
+    "two-pass": "T. Chan, G. Golub, R. LeVeque, The American Statistician 37(3), 1983",
+    "welford": "B. Welford, Technometrics 4(3), 1962",
+}
 ENTRY = "layernorm_row<%s, {T}, {W}, {vec}, {shape}>"
 
 
@@ -29,7 +33,7 @@ declare(
     order=10,
     rows=variants(NORMS, "two-pass"),
     params=params,
-    source="T. Chan, G. Golub, R. LeVeque, The American Statistician 37(3), 1983",
+    source=SOURCES["two-pass"],
 )
 
 declare(
@@ -40,5 +44,5 @@ declare(
     order=20,
     rows=variants(NORMS, "welford"),
     params=params,
-    source="B. Welford, Technometrics 4(3), 1962",
+    source=SOURCES["welford"],
 )
