@@ -193,6 +193,7 @@ def walk(kit: Tools, source: Source, take: Function) -> Function:
                     remember(kept, at, held[i])
                     state = take(state, values(held[i]), at)
                 at += step
+        at = uint64(cuda.threadIdx.x) + step * keep
         while at < packs:
             held = ahead(rows, start, at, packs)
             for i in range(IN_FLIGHT):
