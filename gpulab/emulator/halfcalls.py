@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.emulator.ops.floating import float_extremum, saturate
+from gpulab.emulator.ops.edges import saturate
+from gpulab.emulator.ops.floating import float_extremum
 from gpulab.emulator.ops.half import fma_codes
 from gpulab.emulator.ops.memory import load_from, store_to
 from gpulab.emulator.ops.moves import comparison

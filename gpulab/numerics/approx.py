@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpulab.errors import UsageError
 from gpulab.numerics._approx_rules import HALF, RULES, canonical, flushed
+from gpulab.numerics._approx_upper import UPPER
 
 Verified = Literal["recorded", "assumed"]
 
@@ -33,14 +34,6 @@ _NOT_RECORDED = {
     "sin.approx.ftz.f32": "its values are not recorded",
     "cos.approx.f32": "its values are not recorded",
     "cos.approx.ftz.f32": "its values are not recorded",
-}
-_ASSUMED = {
-    "rcp.approx.f32": "subnormal arguments and results (scaled as ptxas has it) are not recorded",
-    "sqrt.approx.f32": "subnormal arguments (scaled as ptxas has it) are not recorded",
-    "div.approx.f32": "subnormal divisors (scaled as ptxas has it) are not recorded",
-    "div.approx.ftz.f32": "divisors above 2^126 are not recorded",
-    "div.full.f32": "the scaling is that of the code ptxas emits",
-    "div.full.ftz.f32": "the scaling is that of the code ptxas emits",
 }
 _QUOTIENTS = ("div.approx.f32", "div.approx.ftz.f32", "div.full.f32", "div.full.ftz.f32")
 
@@ -105,9 +98,15 @@ def evaluate2(instruction: str, a_bits: ArrayLike, b_bits: ArrayLike) -> NDArray
         a, b = ((x.view(np.float32) * scale).view(np.uint32) for x in (a, b))
         if flush:
             a, b = flushed(a), flushed(b)
-        quotient = a.view(np.float32) * evaluate("rcp.approx.ftz.f32", b).view(np.float32)
-    out: NDArray[np.uint32] = canonical(np.asarray(quotient)).view(np.uint32)
-    return flushed(out) if flush else out
+        inverse = evaluate("rcp.approx.ftz.f32", b).view(np.float32)
+        quotient = np.asarray(a.view(np.float32) * inverse)
+        if flush:
+            # Flushed where 24 bits and any exponent would hold it below 2^-126, even where it
+            # rounds to 2^-126: the product is looked at 2^64 times as large.
+            raised = np.multiply(a.view(np.float32), inverse, dtype=np.float64) * 2.0**64
+            tiny = np.abs(raised.astype(np.float32)) < np.float32(2.0 ** (64 - 126))
+            quotient = np.where(tiny, np.copysign(np.float32(0), quotient), quotient)
+    return canonical(quotient).view(np.uint32)
 
 
 def _quotient_scale(divisor: NDArray[np.float32], full: bool, raises: bool) -> NDArray[np.float32]:
@@ -117,6 +116,24 @@ def _quotient_scale(divisor: NDArray[np.float32], full: bool, raises: bool) -> N
     return np.where(divisor < np.float32(2.0**-126), up, scale) if raises else scale
 
 
+def evaluate_upper(instruction: str, x_bits: ArrayLike) -> NDArray[np.uint64]:
+    """The result's bits of ``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64``.
+
+    The upper word alone counts, in and out: its 20 fraction bits go through the tables of the
+    float32 forms, and the 23 fraction bits that come out are cut to 20.
+
+    Args:
+        instruction: one of the two.
+        x_bits: float64 bits, any shape.
+
+    Raises:
+        UsageError: another instruction, or not 64-bit arrays.
+    """
+    if instruction not in UPPER:
+        raise _unknown(instruction, instruction, tuple(UPPER))
+    return UPPER[instruction](_bits(x_bits, 8, instruction))
+
+
 def status(instruction: str, capability: tuple[int, int]) -> tuple[Verified, str]:
     """What the result of an instruction rests on, in a word and in a few.
 
@@ -124,18 +141,16 @@ def status(instruction: str, capability: tuple[int, int]) -> tuple[Verified, str
         UsageError: the instruction is not modelled.
     """
     name = _plain(instruction)
-    if name not in RULES and name not in HALF and name not in _QUOTIENTS:
+    if name not in modelled():
         raise _unknown(instruction, name, modelled())
-    if name in _ASSUMED:
-        return "assumed", _ASSUMED[name]
     if capability != (9, 0):
         return "assumed", "recorded on capability 9.0 only, taken to be the same"
     return "recorded", "recorded on an H200"
 
 
 def modelled() -> tuple[str, ...]:
-    """Every instruction that ``evaluate`` or ``evaluate2`` knows."""
-    return (*RULES, *HALF, *_QUOTIENTS)
+    """Every instruction that ``evaluate``, ``evaluate2`` or ``evaluate_upper`` knows."""
+    return (*RULES, *HALF, *_QUOTIENTS, *UPPER)
 
 
 def _plain(instruction: str) -> str:

@@ -1,8 +1,6 @@
 """The .approx and .full instructions, through ``gpulab.numerics.approx``.
 
-Results come from what was recorded on hardware where the instruction was recorded; the float64
-forms (upper 32 bits of reciprocal and reciprocal root) follow their documentation: they are
-correctly rounded to 20 fraction bits here, which no recording confirms.
+What each instruction's results rest on: ``approx.status``.
 """
 
 from __future__ import annotations
@@ -73,17 +71,7 @@ def _upper_half(instr: Instr) -> Op:
     only(instr, instr.modifiers, "approx", "ftz", "f64")
     if instr.base not in ("rcp", "rsqrt"):
         stop(instr)
-    tiny = 2.0**-1022
-    sign, upper = np.uint64(1 << 63), np.uint64(0xFFFFFFFF00000000)
+    from gpulab.numerics import approx
 
-    def run(a: Array) -> Array:
-        # Only the upper word is read; subnormals count as zero.
-        x = (a.view(np.uint64) & upper).view(np.float64)
-        x = np.where(np.abs(x) < tiny, np.copysign(0.0, x), x)
-        y = 1.0 / x if instr.base == "rcp" else 1.0 / np.sqrt(x)
-        bits = (y.view(np.uint64) + np.uint64(0x80000000)) & upper
-        bits = np.where(np.isfinite(y), bits, y.view(np.uint64))
-        y = bits.view(np.float64)
-        return np.where(np.abs(y) < tiny, (bits & sign).view(np.float64), y)
-
-    return simple(instr, run, ("f64",), "f64")
+    name = instr.opcode
+    return simple(instr, lambda a: approx.evaluate_upper(name, a), ("u64",), "u64")

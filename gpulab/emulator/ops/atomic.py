@@ -16,37 +16,47 @@ import numpy as np
 from gpulab.emulator import spaces
 from gpulab.emulator.atomics import run
 from gpulab.emulator.ops import half
-from gpulab.emulator.ops.floating import flush
+from gpulab.emulator.ops.edges import flush, payload_kept
 from gpulab.emulator.ops.memory import ORDER_WORDS, _generic_parts, address_of, offsets, space_of
 from gpulab.emulator.ops.registry import Env, Op, family, only, result_registers, stop
 from gpulab.emulator.ptx.nodes import Instr, Mem
 from gpulab.emulator.smallfloat import decode
-from gpulab.emulator.values import BYTES, DTYPE, F32, F32_NAN, UNSIGNED, Array, Mask, kind_of
+from gpulab.emulator.values import BYTES, DTYPE, F32, F32_NAN, F64, UNSIGNED, Array, Mask, kind_of
 
 _OPERATIONS = (
     "add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec",
 )  # fmt: skip
 
 
-def _float_add(kind: str, to_zero: bool) -> Callable[..., Array]:
-    dtype = DTYPE[kind]
-    raw = np.dtype(UNSIGNED_OF[kind])
+def _double_add(space: str) -> Callable[..., Array]:
+    """A shared float64 sum is a loop around ``add``; a global one passes a NaN on as it is."""
+    summed = payload_kept("add", np.add)
 
     def add(old: Array, value: Array) -> Array:
-        a, b = old.view(dtype), value.view(dtype)
+        a, b = old.view(F64), value.view(F64)
+        if space == "shared":
+            return summed(b, a).view(np.uint64)
+        bits = summed(a, b).view(np.uint64)
+        return np.where(np.isnan(b), value, np.where(np.isnan(a), old, bits))
+
+    return add
+
+
+def _float_add(to_zero: bool) -> Callable[..., Array]:
+
+    def add(old: Array, value: Array) -> Array:
+        a, b = old.view(F32), value.view(F32)
         if to_zero:
             a, b = flush(a), flush(b)
         out = a + b
         if to_zero:
             out = flush(out)
-        bits = out.view(raw)
-        return np.where(np.isnan(out), F32_NAN, bits) if dtype is F32 else bits
+        return np.where(np.isnan(out), F32_NAN, out.view(np.uint32))
 
     return add
 
 
 choose: Callable[..., Array] = np.where
-UNSIGNED_OF = {"f32": np.uint32, "f64": np.uint64}
 
 
 def _step(instr: Instr, name: str, word: str, space: str) -> Callable[..., Array]:
@@ -71,8 +81,10 @@ def _step(instr: Instr, name: str, word: str, space: str) -> Callable[..., Array
     if word in ("f32", "f64"):
         if name != "add":
             stop(instr)
+        if word == "f64":
+            return _double_add(space)
         # Global float32 additions flush subnormals on the card, shared ones do not.
-        return _float_add(word, word == "f32" and space == "global")
+        return _float_add(space == "global")
     kind = kind_of(word)
     dtype = DTYPE[kind]
     ufunc: Any = {

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from gpulab.emulator import exact
-from gpulab.emulator.ops.floating import ROUNDINGS, flush, saturate
+from gpulab.emulator.ops.edges import QUIET64, flush, saturate
+from gpulab.emulator.ops.floating import ROUNDINGS
 from gpulab.emulator.ops.registry import Env, Op, family, only, simple, stop
 from gpulab.emulator.ptx.nodes import Instr
 from gpulab.emulator.smallfloat import FORMATS, decode, encode
-from gpulab.emulator.values import BYTES, DTYPE, F32, F64, U16, U32, Array, kind_of
+from gpulab.emulator.values import BYTES, DTYPE, F32, F32_NAN, F64, U16, U32, U64, Array, kind_of
 
 _INTEGERS = {"u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64", "b8", "b16", "b32", "b64"}
 _FLOATS = {"f16", "bf16", "f32", "f64"}
@@ -122,9 +123,9 @@ def _integer_to_float(instr: Instr, target: str, source: str, modes: tuple[str, 
 
     def run(x: Array) -> Array:
         if target == "f64":
-            if mode == "rn" or not wide:
-                return x.astype(F64)
-            return _integer_to_f64(x, mode)
+            exactly = mode == "rn" or not wide
+            double = x.astype(F64) if exactly else _integer_to_f64(x, mode)
+            return saturate(double) if sat else double
         y = to_odd(x)
         if target == "f32":
             r = exact.narrow(y, mode)
@@ -158,7 +159,11 @@ def _float_to_float(instr: Instr, target: str, source: str, modes: tuple[str, ..
     only(instr, modes, *ROUNDINGS, *_TO_INTEGER, "ftz", "sat", "relu", "satfinite", "rna")
     if target not in _FLOATS or source not in _FLOATS:
         stop(instr)
-    read, kind = _reader(source, "ftz" in modes)
+    if (target, source) == ("f32", "bf16") and not modes:
+        # A shift: NaN payloads survive.
+        return simple(instr, lambda x: x.astype(U32) << U32.type(16), ("u16",), "u32")
+    # Narrowed to a half, a subnormal float32 rounds as it is: up or down, not to zero.
+    read, kind = _reader(source, "ftz" in modes and target != "f16")
     mode = next((m for m in modes if m in ROUNDINGS), "rn")
     integral = next((m for m in modes if m in _TO_INTEGER), None)
     ftz, sat, relu = "ftz" in modes, "sat" in modes, "relu" in modes
@@ -180,9 +185,22 @@ def _float_to_float(instr: Instr, target: str, source: str, modes: tuple[str, ..
             if satfinite:
                 y = np.where(np.isinf(y), np.copysign(np.finfo(np.float32).max, y), y)
             return flush(y) if ftz else y
-        return encode(target, y, mode, satfinite)
+        code = encode(target, y, mode, satfinite)
+        return _half_payload(target, y, code) if source == "f64" else code
 
     return simple(instr, run, (kind,), kind_of(target))
+
+
+def _half_payload(target: str, x: Array, code: Array) -> Array:
+    """Halves of float64: a NaN keeps its sign and its payload's upper bits, quiet bit set."""
+    nan = np.isnan(x)
+    if not nan.any():
+        return code
+    form = FORMATS[target]
+    bits = x.view(U64) | QUIET64
+    sign = (bits >> U64.type(63)) << U64.type(form.bits - 1)
+    kept = (bits >> U64.type(52 - form.mantissa)) & U64.type((1 << form.bits - 1) - 1)
+    return np.where(nan, (sign | kept).astype(U16), code)
 
 
 def _tf32(instr: Instr, source: str, modes: tuple[str, ...]) -> Op:
@@ -204,11 +222,16 @@ def _tf32(instr: Instr, source: str, modes: tuple[str, ...]) -> Op:
             out = bits & keep
         special = ~np.isfinite(x)
         out = np.where(special, bits & keep, out)
+        if mode != "rna":
+            out = np.where(np.isnan(x), F32_NAN & keep, out)
         if "satfinite" in modes:
-            sign = bits & U32.type(0x80000000)
-            over = (out & U32.type(0x7FFFFFFF)) >= U32.type(0x7F800000)
-            out = np.where(over, sign | U32.type(0x7F7FE000), out)
-        return np.where(np.isnan(x), U32.type(0x7FFFFFFF), out)
+            size = out & U32.type(0x7FFFFFFF)
+            over = size >= U32.type(0x7F800000)
+            if mode != "rna":
+                over = over & ~np.isnan(x)
+            # One place less: infinity becomes the largest number, and a NaN another NaN.
+            out = np.where(over, out - U32.type(0x2000), out)
+        return out
 
     return simple(instr, run, ("f32",), "u32")
 

@@ -12,44 +12,12 @@ import numpy as np
 
 from gpulab.emulator import exact
 from gpulab.emulator.ops import half, integer
+from gpulab.emulator.ops.edges import UNROUNDED, payload_kept, signed64, wrapped
 from gpulab.emulator.ops.registry import Env, Op, family, only, simple, stop
 from gpulab.emulator.ptx.nodes import Instr
 from gpulab.emulator.values import DTYPE, Array, constant
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
-_TINY = np.float32(2.0**-126)
-
-
-def flush(x: Array) -> Array:
-    """Subnormal float32 to the zero of its sign."""
-    small = np.abs(x) < _TINY
-    return np.where(small, np.copysign(np.float32(0), x), x)
-
-
-def saturate(x: Array) -> Array:
-    """Clamp to [0, 1]; NaN becomes +0."""
-    one, zero = x.dtype.type(1), x.dtype.type(0)
-    clamped: Array = np.where(x > zero, np.minimum(x, one), zero)
-    return clamped
-
-
-def wrapped(
-    function: Callable[..., Array], words: tuple[str, ...], zero_nan: bool = True
-) -> Callable[..., Array]:
-    """``function`` with the .ftz, .sat and .relu that ``words`` ask for."""
-    if not {"ftz", "sat", "relu"} & set(words):
-        return function
-    ftz, sat = "ftz" in words, "sat" in words
-
-    def run(*inputs: Array) -> Array:
-        if ftz:
-            inputs = tuple(flush(x) for x in inputs)
-        out = function(*inputs)
-        if ftz:
-            out = flush(out)
-        return saturate(out) if sat else out
-
-    return run
 
 
 def float_kind(instr: Instr) -> str:
@@ -75,8 +43,18 @@ def _binary(instr: Instr, f32: Any, f64: Any) -> Op:
     kind = float_kind(instr)
     only(instr, words, *ROUNDINGS, "ftz", "sat", kind)
     mode = rounding(words)
-    chosen = f32 if kind == "f32" else f64
-    return simple(instr, wrapped(chosen(mode), words), (kind, kind), kind)
+    return _finished(instr, (f32 if kind == "f32" else f64)(mode), kind, 2)
+
+
+def _finished(
+    instr: Instr, function: Callable[..., Array], kind: str, count: int, base: str = ""
+) -> Op:
+    """``function`` of ``count`` operands with what .ftz and .sat ask for, and the card's NaNs."""
+    base = base or instr.base
+    if kind == "f64":
+        function = payload_kept(base, function)
+    whole = wrapped(function, instr.modifiers, UNROUNDED.get(base))
+    return simple(instr, whole, (kind,) * count, kind)
 
 
 def _adder(mode: str) -> Any:
@@ -152,7 +130,7 @@ def fused(instr: Instr) -> Op:
         def function(a: Array, b: Array, c: Array) -> Array:
             return exact.fma_f32_mode(a, b, c, mode)
 
-    return simple(instr, wrapped(function, words), (kind, kind, kind), kind)
+    return _finished(instr, function, kind, 3, "fma")
 
 
 def divided(instr: Instr, env: Env) -> Op:
@@ -166,9 +144,7 @@ def divided(instr: Instr, env: Env) -> Op:
     only(instr, words, *ROUNDINGS, "ftz", kind)
     mode = rounding(words)
     function = exact.div_f32_mode if kind == "f32" else exact.div_f64_mode
-    if mode == "rn":
-        return simple(instr, wrapped(np.divide, words), (kind, kind), kind)
-    return simple(instr, wrapped(lambda a, b: function(a, b, mode), words), (kind, kind), kind)
+    return _finished(instr, lambda a, b: function(a, b, mode), kind, 2)
 
 
 @family("rcp", "sqrt")
@@ -195,7 +171,7 @@ def _unary(instr: Instr, env: Env) -> Op:
         def function(a: Array) -> Array:
             return divide(one, a, mode)
 
-    return simple(instr, wrapped(function, words), (kind,), kind)
+    return _finished(instr, function, kind, 1)
 
 
 @family("neg", "abs")
@@ -211,6 +187,8 @@ def _sign(instr: Instr, env: Env) -> Op:
     kind = float_kind(instr)
     only(instr, words, "ftz", kind)
     function: Any = np.negative if instr.base == "neg" else np.absolute
+    if kind == "f64":
+        function = signed64(function)
     return simple(instr, wrapped(function, words), (kind,), kind)
 
 
@@ -254,7 +232,7 @@ def _extremum(instr: Instr, env: Env) -> Op:
     if len(instr.operands) == 4:
         two = function
         return simple(instr, wrapped(lambda a, b, c: two(two(a, b), c), words), (kind,) * 3, kind)
-    return simple(instr, wrapped(function, words), (kind, kind), kind)
+    return _finished(instr, function, kind, 2)
 
 
 @family("copysign")

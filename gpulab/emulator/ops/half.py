@@ -16,7 +16,7 @@ import numpy as np
 from gpulab.emulator import exact
 from gpulab.emulator.ops.registry import Op, only, result_registers, simple, stop
 from gpulab.emulator.ptx.nodes import Instr
-from gpulab.emulator.smallfloat import beside_ties, bf16_bits, decode, f16_bits
+from gpulab.emulator.smallfloat import HALF_NAN, beside_ties, bf16_bits, decode, f16_bits
 from gpulab.emulator.values import U16, U32, Array
 
 TYPES = ("f16", "f16x2", "bf16", "bf16x2")
@@ -149,17 +149,19 @@ def _odd_where_tied(product: Array, addend: Array) -> Array:
 
 
 def unary(instr: Instr) -> Op:
-    """neg, abs: bit operations."""
+    """neg, abs: the sign bit; NaN becomes the canonical one."""
     form, _ = form_of(instr)
     words = instr.modifiers
     only(instr, words, "ftz", form, form + "x2")
     read, finish = _reader(form, words), _finish(form, words)
     sign = U16.type(0x8000)
+    infinity = U16.type(0x7C00 if form == "f16" else 0x7F80)
 
     def one(a: Array) -> Array:
         if "ftz" in words:
             a = finish(read(a))
-        return a ^ sign if instr.base == "neg" else a & ~sign
+        out = a ^ sign if instr.base == "neg" else a & ~sign
+        return np.where((a & ~sign) > infinity, HALF_NAN, out)
 
     return _op(instr, 1, one)
 

@@ -196,9 +196,10 @@ def divide(a: Array, b: Array) -> Array:
 
 
 def remainder(a: Array, b: Array) -> Array:
-    """A - b * divide(a, b), with the sign of a."""
+    """A - b * divide(a, b), with the sign of a; all ones where b is zero."""
     result: Array = a - b * divide(a, b)
-    return result
+    zero = b == 0
+    return np.where(zero, ~a.dtype.type(0), result) if zero.any() else result
 
 
 @family("div")

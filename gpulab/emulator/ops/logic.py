@@ -153,8 +153,10 @@ def _bfe(instr: Instr, env: Env) -> Op:
     bits = 8 * BYTES[kind]
 
     def function(a: Array, position: Array, length: Array) -> Array:
-        at = (position & np.uint32(0xFF)).astype(np.int64)
-        count = (length & np.uint32(0xFF)).astype(np.int64)
+        if bits == 64:  # a routine that takes all bits of both, not an instruction
+            at, count = (np.minimum(x, np.uint32(64)).astype(np.int64) for x in (position, length))
+        else:
+            at, count = ((x & np.uint32(0xFF)).astype(np.int64) for x in (position, length))
         # Beyond the word an unsigned field reads zeros, a signed one the sign bit; a signed
         # field extends its own top bit.
         source = a.astype(np.int64) if kind[0] == "s" else a.astype(U64)

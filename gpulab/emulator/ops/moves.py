@@ -96,11 +96,15 @@ def _selp(instr: Instr, env: Env) -> Op:
 
 @family("slct")
 def _slct(instr: Instr, env: Env) -> Op:
+    from gpulab.emulator.ops.edges import flush as flushed
+
     *flush, kind, test = instr.modifiers
     only(instr, tuple(flush), "ftz")
     kind = UNSIGNED[BYTES[kind_of(kind)]]
 
     def function(a: Array, b: Array, c: Array) -> Array:
+        if flush:
+            c = flushed(c)
         return np.where(c >= 0, a, b)
 
     return simple(instr, function, (kind, kind, test), kind)
@@ -159,7 +163,7 @@ def _setp(instr: Instr, env: Env) -> Op:
     only(instr, words[1:-1], "ftz", *_COMBINE)
     results = result_registers(instr, instr.operands[0])
     if "ftz" in words:
-        from gpulab.emulator.ops.floating import flush
+        from gpulab.emulator.ops.edges import flush
 
         plain = compare
 

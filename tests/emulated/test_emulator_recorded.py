@@ -1,0 +1,82 @@
+"""Results of single instructions as an H200 gave them: NaN payloads, flushing, odd operands.
+
+``recorded_h200.jsonl`` holds, for groups of instructions, rows of operand bits and result bits
+recorded on an H200 (capability 9.0, driver 580.159.04). They are the inputs on which an earlier
+model of an instruction was wrong, so each row tells two models apart.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ptxcase import instruction, run
+
+from gpulab.numerics.approx import evaluate2, evaluate_upper
+
+GROUPS = [
+    json.loads(line)
+    for line in Path(__file__).with_name("recorded_h200.jsonl").read_text().splitlines()
+]
+CASES = [
+    pytest.param(name, [row.split() for row in group["rows"]], id=name.replace(" ", "-"))
+    for group in GROUPS
+    for name in group["instructions"]
+]
+
+
+def column(texts):
+    """Bits from their hexadecimal digits, as wide as those are many."""
+    return np.array([int(t, 16) for t in texts], f"u{(len(texts[0]) - 2) // 2}")
+
+
+@pytest.mark.parametrize(("name", "rows"), CASES)
+def test_equal_to_the_recorded_bits(name, rows):
+    *inputs, card = map(column, zip(*rows, strict=True))
+    if name.endswith(" left"):  # the cell of an atomic, found at the first operand
+        opcode = name.removesuffix(" left")
+        found = "%a0, " if opcode.startswith("atom") else ""
+        body = f"st.global.b64 [%p0], %a0; {opcode} {found}[%p0], %a1; ld.global.b64 %d, [%p0];"
+        body = "mad.wide.u32 %i, %t2, 8, %p0; " + body.replace("%p0", "%i")
+        got = run(body, inputs, card.dtype)
+    else:
+        got = instruction(name, inputs, card.dtype)
+    assert [hex(v) for v in got] == [hex(v) for v in card]
+
+
+def test_the_models_alone_give_the_recorded_bits():
+    """Quotients and upper words, without a machine around them."""
+    seen = 0
+    for case in CASES:
+        name, rows = case.values
+        *inputs, card = map(column, zip(*rows, strict=True))
+        if name.startswith(("div.approx", "div.full")):
+            assert np.array_equal(evaluate2(name, *inputs), card)
+        elif name.endswith(".approx.ftz.f64"):
+            assert np.array_equal(evaluate_upper(name, *inputs), card)
+        else:
+            continue
+        seen += 1
+    assert seen == 6
+
+
+def test_flushing_looks_at_the_result_as_24_bits_would_hold_it():
+    """(1 + 2^-23)(1 - 2^-23) 2^-126 is below 2^-126, and 2^-126 in 24 bits: it stays."""
+    a, b = np.uint32([0x00800001] * 2), np.uint32([0x3F7FFFFE, 0x3F7FFFFF])
+    got = instruction("mul.rn.ftz.f32", [a, b], np.uint32)
+    assert [hex(v) for v in got] == ["0x800000", "0x800000"]
+    got = instruction("mul.rz.ftz.f32", [a[:1], b[:1]], np.uint32)
+    assert hex(got[0]) == "0x0"
+
+
+def test_an_invalid_operation_on_float64_gives_the_negative_quiet_nan():
+    infinity = np.uint64([0x7FF0000000000000])
+    zero = np.uint64([0])
+    for name, operands in (
+        ("sub.rz.f64", [infinity, infinity]),
+        ("mul.rn.f64", [infinity, zero]),
+        ("fma.rn.f64", [infinity, zero, zero]),
+        ("div.rm.f64", [zero, zero]),
+        ("sqrt.rp.f64", [infinity | np.uint64(1 << 63)]),
+    ):
+        assert hex(instruction(name, operands, np.uint64)[0]) == "0xfff8000000000000", name
