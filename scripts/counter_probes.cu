@@ -98,3 +98,20 @@ extern "C" __global__ void async_copy(const float* x, float* y, int n, int m, in
     __syncthreads();
     y[t] = tile[(31 - t) * step].x;
 }
+
+// A warp copies four rows of 8 pieces, 13 pieces apart in global memory and swizzled in shared
+// memory; of each row the first `step` pieces are read, the others filled with zeros.
+extern "C" __global__ void async_rows(const float* x, float* y, int n, int m, int step)
+{
+    __shared__ float4 tile[32];
+    const int t = threadIdx.x, row = t / 8, piece = t % 8;
+    const unsigned to =
+        static_cast<unsigned>(__cvta_generic_to_shared(tile + 8 * row + (piece ^ row)));
+    const float* from = x + 4 * (13 * row + piece);
+    const int bytes = piece < step ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+    y[t] = tile[31 - t].x;
+}

@@ -28,7 +28,8 @@ PROBES = (
     *(("shared_float4", step) for step in (1, 2, 8, 0)),
     *(("shared_half", step) for step in (1, 2, 64)),
     *(("matrix_rows", step) for step in (16, 64, 128, 144)),
-    *(("async_copy", step) for step in (1, 2, 8)),
+    *(("async_copy", step) for step in (1, 2, 3, 5, 8)),
+    *(("async_rows", step) for step in (5, 6, 8)),
 )
 """Kernels of counter_probes.cu with their run-time step."""
 
@@ -80,7 +81,7 @@ def _lab_work(capability: Capability) -> list[Work]:
 def _probe_work(capability: Capability) -> list[Work]:
     found = []
     for entry, step in PROBES:
-        if capability < (8, 0) and entry == "async_copy":
+        if capability < (8, 0) and entry.startswith("async"):
             continue
         # Global probes run two blocks of 96 threads, shared ones a single warp.
         plan = LaunchPlan((1, 1, 1), (32, 1, 1))

@@ -1,13 +1,15 @@
 """Compare the emulated device's counters with ncu's on the card. Needs a card that lets ncu count.
 
     python scripts/ncu_counters.py [--out docs/results/counters_vs_ncu.jsonl]
+    python scripts/ncu_counters.py --recompare RECORDED.jsonl    # no card: its numbers, judged anew
 
 One child process under ``ncu --clock-control none`` launches every kernel of the list once on the
 card; the same kernels with the same inputs then run on the emulated device of that capability.
 One JSON row a (kernel, metric) with both numbers. Exit code 0: all sectors and bank conflicts are
-equal, of six kernels of the lab at least; 1: one is not; 7: no card, no ncu, or ncu may not read
-the counters. Requests and instructions are listed, and told apart where they differ, but ptxas may
-merge or repeat instructions; what is moved and what collides follows from the addresses.
+equal or say in `explanation` what is not known, and all are equal in six kernels of the lab at
+least; 1: one is neither; 7: no card, no ncu, or ncu may not read the counters. Requests and
+instructions are listed, and told apart where they differ, but ptxas may merge or repeat
+instructions; what is moved and what collides follows from the addresses.
 """
 
 from __future__ import annotations
@@ -30,56 +32,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from counter_works import Work, launch, works
+from ncu_rows import ALONGSIDE, NEEDED, compare, report
 
-from gpulab.errors import DeviceMissingError, GpulabError
+from gpulab.errors import DeviceMissingError, GpulabError, UsageError
 from gpulab.runtime.emulated import EmulatedDevice
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "results" / "counters_vs_ncu.jsonl"
 LIMIT_S = 60
-_OP = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
-_BANK = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
-_SASS_BANK = "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
-SECTORS = tuple(_OP.format("sectors", op) for op in ("ld", "st"))
-BANKS = tuple((_SASS_BANK.format(op), _BANK.format(op)) for op in ("ld", "st"))
-"""Conflicts told instruction by instruction, and by the hardware's counter, which also counts the
-turns that shared accesses lose to other traffic of the data banks (what global loads and cp.async
-bring in, matrix instructions). The first are compared where the card tells them."""
-NEEDED = (
-    *(_OP.format(what, op) for what in ("requests", "sectors") for op in ("ld", "st")),
-    *(counter for _, counter in BANKS),
-)
-"""Without these there is nothing to compare."""
-ALONGSIDE = (
-    *(sass for sass, _ in BANKS),
-    "smsp__inst_executed_op_ldsm.sum",
-    "smsp__inst_executed_op_ldgsts.sum",
-    _SASS_BANK.format("ldgsts"),
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum",
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
-    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts.sum",
-    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
-    "smsp__inst_executed.sum",
-)
-"""Further metrics, recorded where the card has them."""
-OWN = {
-    BANKS[0][0]: BANKS[0][1],
-    BANKS[1][0]: BANKS[1][1],
-    _SASS_BANK.format("ldgsts"): "async_copy_bank_conflicts",
-    _BANK.format("ldgsts"): "async_copy_bank_conflicts",
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": "shared_load_wavefronts",
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum": "shared_store_wavefronts",
-    _OP.format("sectors", "ldgsts"): "async_copy_sectors",
-    _OP.format("sectors", "ldgsts_cache_access"): "async_copy_sectors",
-    _OP.format("sectors", "ldgsts_cache_bypass"): "async_copy_sectors",
-    _OP.format("requests", "ldgsts"): "async_copy_requests",
-    "smsp__inst_executed.sum": "instructions",
-}
-"""The counter of ours that comes nearest, where its name is another."""
 
 
 def child() -> int:
@@ -133,29 +93,6 @@ def known_metrics(listing: str, wanted: tuple[str, ...]) -> list[str]:
     return [metric for metric in wanted if metric.rpartition(".")[0] in names]
 
 
-def compare(
-    work: Work, emulated: dict[str, Any], measured: dict[str, float]
-) -> list[dict[str, Any]]:
-    """Rows of one launch."""
-    banks = {sass if sass in measured else counter for sass, counter in BANKS}
-    rows = []
-    for metric, value in measured.items():
-        ours = emulated.get(metric if metric in emulated else OWN.get(metric, ""))
-        rows.append(
-            {
-                "kernel": work.label,
-                "lab": work.lab,
-                "dims": {k: v for k, v in work.arguments.items() if isinstance(v, int)},
-                "metric": metric,
-                "compared": metric in banks or metric in SECTORS,
-                "emulated": ours,
-                "ncu": int(value) if value == int(value) else value,
-                "equal": ours == value,
-            }
-        )
-    return rows
-
-
 def profile(expected: list[Work], listing: str) -> list[dict[str, float]]:
     """Run the child under ncu; the metrics of each launch.
 
@@ -204,11 +141,45 @@ def profile(expected: list[Work], listing: str) -> list[dict[str, float]]:
     return read_csv(text, expected, metrics)
 
 
+def recompare(recorded: Path) -> list[dict[str, Any]]:
+    """A recording's numbers of ncu beside what the emulated device counts now.
+
+    The kernels must be those that were recorded.
+
+    Raises:
+        UsageError: a launch of the recording is not in the list, or has other sizes.
+    """
+    launches: dict[str, list[dict[str, Any]]] = {}
+    for line in recorded.read_text().splitlines():
+        row = json.loads(line)
+        launches.setdefault(row["kernel"], []).append(row)
+    major, minor = next(iter(launches.values()))[0]["capability"].split(".")
+    capability = (int(major), int(minor))
+    known = {work.label: work for work in works(capability)}
+    device = EmulatedDevice(capability, counters=True)
+    rows = []
+    for label, told in launches.items():
+        if label not in known:
+            raise UsageError(f"{label} is not launched any more", fix="record it on a card")
+        counters = launch(device, known[label]) or {}
+        judged = compare(known[label], counters, {row["metric"]: row["ncu"] for row in told})
+        if judged[0]["dims"] != told[0]["dims"]:
+            raise UsageError(f"{label} has other sizes now", fix="record it on a card")
+        rows += [
+            new | {key: old[key] for key in old if key not in new}
+            for new, old in zip(judged, told, strict=True)
+        ]
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--recompare", type=Path, help="judge this recording anew, with no card")
     options = parser.parse_args()
     started = time.monotonic()
+    if options.recompare is not None:
+        return report(recompare(options.recompare), options.out, started)
     if shutil.which("ncu") is None or shutil.which("nvidia-smi") is None:
         print("needs ncu and a card with its driver", file=sys.stderr)
         return 7
@@ -227,19 +198,7 @@ def main() -> int:
     rows = []
     for work, counters, values in zip(expected, counted, measured, strict=True):
         rows += [row | about for row in compare(work, counters, values)]
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    apart = [row for row in rows if row["compared"] and not row["equal"]]
-    beside = [row for row in rows if row["metric"] in NEEDED and row not in apart]
-    for word, listed in (("apart", apart), ("beside", [r for r in beside if not r["equal"]])):
-        for row in listed:
-            numbers = f"{row['emulated']} here, {row['ncu']} by ncu"
-            print(f"{word}: {row['kernel']}: {row['metric']}: {numbers}")
-    kernels = {row["kernel"] for row in rows if row["lab"]}
-    same = sum(row["compared"] and row["equal"] for row in rows)
-    print(f"{same} numbers equal, {len(apart)} not, {len(kernels)} kernels of the lab")
-    print(f"wrote {options.out} in {time.monotonic() - started:.0f} s")
-    return 1 if apart or len(kernels) < 6 else 0
+    return report(rows, options.out, started)
 
 
 if __name__ == "__main__":

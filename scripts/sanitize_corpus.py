@@ -1,6 +1,7 @@
 """Compare compute-sanitizer with the emulated device on the planted bugs. Needs a card.
 
     python scripts/sanitize_corpus.py [--out docs/results/sanitizer_corpus.jsonl] [--jobs 6]
+    python scripts/sanitize_corpus.py --rejudge RECORDED.jsonl   # no card: a recording judged anew
 
 Every kernel of tests/emulated/bugs is compiled once with line information; small child processes
 load the cubins through CuPy and run under memcheck, racecheck, initcheck and synccheck. A bug is
@@ -8,9 +9,9 @@ run alone under the tool that can see it, the correct twins together under each 
 a (kernel, tool). A tool agrees with the emulated device if both find the same kind on a line the
 source marks, or if neither finds anything. A row that cannot show either says why not in its field
 `explanation`: the tool does not watch such bugs; it does not see this one but does see, in this
-very run, the control that differs in one point; the twin holds nothing the tool watches, or the
-tool has found no planted bug. Exit code 0: every row agrees or is explained; 1: some row does not;
-7: no card or tool.
+very run, the control that the manifest names; it did not end in a bug whose threads wait for ever;
+the twin holds nothing the tool watches, or the tool has found no planted bug. Exit code 0: every
+row agrees or is explained; 1: some row does not; 7: no card or tool.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -37,21 +37,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "emulated
 import corpus
 from corpus import Case
 from sanitizer_output import TOOLS, Output, parse
+from sanitizer_rows import judge, judge_anew, tool_for
 
 from gpulab.errors import FaultError, GpulabError, KernelTimeoutError
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 40
-ITS_WORD = {"async_in_flight": "race", "warp_divergence": "barrier_divergence"}
-"""Kinds that compute-sanitizer sorts under another."""
-WATCHED = {
-    "racecheck": ("__shared__", "racecheck watches shared memory, of which this kernel has none"),
-    "synccheck": (
-        r"__sync|_sync\(|mbarrier",
-        "synccheck watches barriers and member masks, of which this kernel has none",
-    ),
-}
-"""What a kernel must hold for a tool's silence on it to mean something, and the words if not."""
 OUT = ROOT / "docs" / "results" / "sanitizer_corpus.jsonl"
 
 
@@ -139,101 +130,25 @@ def emulated(case: Case, capability: tuple[int, int]) -> dict[str, Any]:
     return {"found": False, "kind": None, "lines": []}
 
 
-def bug_row(case: Case, output: Output | None, model: dict[str, Any]) -> dict[str, Any]:
-    """The row of a planted bug; ``output`` is None where no tool can see it."""
-    row: dict[str, Any] = {"case": case.label, "tool": case.tool or None, "fault": case.fault}
-    row |= {"marked_lines": case.lines(case.fault), "emulated": model, "applies": True}
-    row |= {"found": None, "agreement": False, "note": "", "explanation": ""}
-    if output is None and case.tool:
-        return row | {"note": "was not run"}
-    if output is None:
-        return row | {"applies": False, "agreement": None, "explanation": case.reason}
-    row["tool"] = output.tool
-    if output.problem is not None:
-        return row | {"note": output.problem}
-    hits = output.of(case.label)
-    if case.fault == "trap":  # ends the context: told by the call that notices, without a line
-        hits += [f for f in output.findings if f.kind == "trap" and f not in hits]
-    right = [f for f in hits if f.kind == ITS_WORD.get(case.fault, case.fault)]
-    row |= {"found": bool(right), "kind": right[0].kind if right else None}
-    row |= {"lines": sorted({line for f in right for line in f.lines})}
-    row |= {
-        "severity": right[0].severity if right else None,
-        "text": right[0].text if right else None,
-    }
-    placed = all(set(f.lines) <= set(case.lines()) for f in right)
-    same = bool(right) and placed and model["kind"] == case.fault
-    note = "" if same else f"{len(hits)} findings: {[f.text for f in hits][:2]}"
-    return row | {"agreement": same, "note": note}
-
-
-def explain_by_controls(rows: list[dict[str, Any]]) -> None:
-    """Take out the bugs that their tool does not report while it reports their controls."""
-    by_name = {row["case"]: row for row in rows}
-    for row in rows:
-        case = corpus.get(row["case"])
-        if not case.control or row["found"] is not False or row["emulated"]["kind"] != case.fault:
-            continue
-        control = by_name[case.control]
-        if control["agreement"] and control["tool"] == row["tool"]:
-            seen = {"case": case.control, "lines": control["lines"], "text": control["text"]}
-            row |= {"applies": False, "agreement": None, "control": seen}
-            row["explanation"] = case.reason
-
-
-def blind(case: Case, tool: str, armed: bool) -> str:
-    """Why the tool's silence on a correct kernel means nothing; empty if it means something."""
-    if not armed:
-        return f"{tool} found none of its planted bugs in this run: its silence means nothing"
-    needed, words = WATCHED.get(tool, ("", ""))
-    code = re.sub(r"//[^\n]*", "", case.source.read_text())
-    return "" if re.search(needed, code) else words
-
-
-def twin_row(case: Case, output: Output, armed: bool, model: dict[str, Any]) -> dict[str, Any]:
-    """The row of a correct kernel under one tool."""
-    row: dict[str, Any] = {"case": case.label, "tool": output.tool, "fault": None}
-    row |= {"emulated": model, "applies": True, "found": None, "agreement": False}
-    row |= {"note": "", "explanation": ""}
-    if output.problem is not None:
-        return row | {"note": output.problem}
-    hits = output.of(case.label)
-    row |= {"found": bool(hits), "lines": sorted({line for f in hits for line in f.lines})}
-    row |= {"note": f"{[f.text for f in hits][:2]}" if hits else ""}
-    why = blind(case, output.tool, armed)
-    if why and not hits and not model["found"]:
-        return row | {"applies": False, "agreement": None, "explanation": why}
-    return row | {"agreement": bool(hits) == model["found"]}
-
-
-def judge(
-    outputs: dict[tuple[str, str], Output], models: dict[str, dict[str, Any]], shared: bool
-) -> list[dict[str, Any]]:
-    """Rows from the outputs, keyed (tool, case or "twins"), and from the emulated device."""
-    rows = [
-        bug_row(case, outputs.get((tool_for(case, shared), case.label)), models[case.label])
-        for case in corpus.cases()
-        if case.fault
-    ]
-    explain_by_controls(rows)
-    armed = {row["tool"] for row in rows if row["found"]}
-    for tool in TOOLS:
-        output = outputs[tool, "twins"]
-        rows += [
-            twin_row(case, output, tool in armed, models[case.label])
-            for case in corpus.cases()
-            if not case.fault
-        ]
-    return rows
-
-
-def tool_for(case: Case, shared: bool) -> str:
-    """The tool that can see a bug; newer initchecks watch shared memory too."""
-    return "initcheck" if case.name == "uninitialised_shared" and shared else case.tool
-
-
 def _asked(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+
+
+def report(rows: list[dict[str, Any]], out: Path, taken: str) -> int:
+    """Write the rows and say what agrees, is explained and differs; the exit code."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    apart = [row for row in rows if not row["agreement"] and not row["explanation"]]
+    for row in apart:
+        print(f"apart: {row['case']} under {row['tool']}: {row['note']}")
+    explained = [row for row in rows if row["explanation"]]
+    for words in sorted({row["explanation"] for row in explained if row["fault"] is not None}):
+        names = [row["case"] for row in explained if row["explanation"] == words]
+        print(f"explained: {', '.join(names)}: {words}")
+    agree = len(rows) - len(apart) - len(explained)
+    print(f"{agree} rows agree, {len(explained)} do not apply and say why, {len(apart)} differ")
+    print(f"wrote {out} in {taken}")
+    return 1 if apart else 0
 
 
 def main() -> int:
@@ -241,8 +156,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--logs", type=Path, help="keep the tools' outputs here")
+    parser.add_argument("--rejudge", type=Path, help="judge this recording anew, with no card")
     options = parser.parse_args()
     started = time.monotonic()
+    if options.rejudge is not None:
+        recorded = [json.loads(line) for line in options.rejudge.read_text().splitlines()]
+        models = {case.label: emulated(case, (8, 9)) for case in corpus.cases()}
+        rows = judge_anew(recorded, models)
+        return report(rows, options.out, f"{time.monotonic() - started:.0f} s")
     if shutil.which("compute-sanitizer") is None or shutil.which("nvidia-smi") is None:
         print("needs compute-sanitizer and a card with its driver", file=sys.stderr)
         return 7
@@ -269,19 +190,7 @@ def main() -> int:
     about = {"schema": 1, "card": card, "driver": driver, "sanitizer": version}
     about |= {"date": date.today().isoformat()}
     rows = [row | about for row in judge(outputs, models, shared)]
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    apart = [row for row in rows if not row["agreement"] and not row["explanation"]]
-    for row in apart:
-        print(f"apart: {row['case']} under {row['tool']}: {row['note']}")
-    explained = [row for row in rows if row["explanation"]]
-    for words in sorted({row["explanation"] for row in explained if row["fault"] is not None}):
-        names = [row["case"] for row in explained if row["explanation"] == words]
-        print(f"explained: {', '.join(names)}: {words}")
-    agree = len(rows) - len(apart) - len(explained)
-    print(f"{agree} rows agree, {len(explained)} do not apply and say why, {len(apart)} differ")
-    print(f"wrote {options.out} in {time.monotonic() - started:.0f} s; logs in {folder}")
-    return 1 if apart else 0
+    return report(rows, options.out, f"{time.monotonic() - started:.0f} s; logs in {folder}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from pathlib import PurePath
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PREFIX = "========="
+LATE = "stopped for time"
+"""The problem of a run that did not end within its limit."""
 _LINE = re.compile(r"([^\s:()]+\.cuh?):(\d+)")
 _SUMMARY = re.compile(r"^ERROR SUMMARY: (\d+) errors?$")
 _UNPRINTED = re.compile(r"^\w+ SUMMARY: \d+ \w+ w(?:as|ere) not printed\b")
@@ -142,7 +144,7 @@ def parse(tool: str, text: str, exit_code: int | None, wanted: tuple[str, ...]) 
         errors = numbers[1] + numbers[2] if tool == "racecheck" else numbers[0]
     problem = None
     if exit_code is None:
-        problem = "stopped for time"
+        problem = LATE
     elif broken := _BROKEN.search(text):
         problem = f"the tool says: {broken[0]}"
     elif "COMPUTE-SANITIZER" not in text:

@@ -77,8 +77,8 @@ KEYS: dict[str, Key] = {
     "global_atomic_requests": Key("requests", "atomics on global memory, one a warp"),
     "global_atomic_sectors": Key("sectors", "32-byte sectors they touch"),
     "shared_atomic_requests": Key("requests", "atomics on shared memory, one a warp"),
-    "async_copy_requests": Key("requests", "cp.async copies, one a warp, among the loads above"),
-    "async_copy_sectors": Key("sectors", "32-byte sectors they read, among the above"),
+    "async_copy_requests": Key("requests", "cp.async copies that read, one a warp, as above"),
+    "async_copy_sectors": Key("sectors", "different 32-byte sectors they read, as above"),
     "async_copy_bytes": Key("bytes", "bytes they read"),
     "async_copy_wavefronts": Key("wavefronts", "passes of their writes to shared memory"),
     "async_copy_bank_conflicts": Key("wavefronts", "passes of those beyond the least"),
@@ -178,7 +178,6 @@ class Counters(Observer):
         rows, active, weight = warp_rows(issued)
         passes, conflicts = wavefronts(rows, active, issued.nbytes, load=False, coalesce=False)
         self._n["smsp__inst_executed_op_ldgsts.sum"] += issued.lanes.warps
-        self._n["async_copy_requests"] += issued.lanes.warps
         self._n["async_copy_wavefronts"] += passes * weight
         self._n["async_copy_bank_conflicts"] += conflicts * weight
         read, self._copied = self._copied, []
@@ -188,9 +187,14 @@ class Counters(Observer):
             parts = [warp_rows(part, columns) for part in read]
             every = np.concatenate([part[0] for part in parts], axis=1)
             live: Active = None
-            if any(part[1] is not None for part in parts):
+            asking = len(every)  # a copy that only fills with zeros asks global memory for nothing
+            if all(part[1] is not None for part in parts):
+                live = np.concatenate([part[1] for part in parts if part[1] is not None], axis=1)
+                asking = int(live.any(axis=1).sum())
+            elif len(parts) > 1:
                 whole = np.ones(parts[0][0].shape, np.bool_)
                 live = np.concatenate([whole if p[1] is None else p[1] for p in parts], axis=1)
+            self._n["async_copy_requests"] += asking * parts[0][2]
             self._n["async_copy_sectors"] += sectors(every, live) * parts[0][2]
 
     def end(self) -> dict[str, Any]:

@@ -237,6 +237,20 @@ def test_a_copy_of_part_of_its_lanes_is_one_request() -> None:
     assert found["async_copy_bytes"] == 8 * 16 + 4
 
 
+def test_a_copy_that_only_fills_with_zeros_is_no_request() -> None:
+    # Two warps issue; only lane 3 of the second warp reads.
+    opcode = "cp.async.cg.shared.global"
+    where = np.arange(64)[:, None] * 16
+    read = Access("global", "load", where, 16, lanes_of(64, [35], [0]), opcode)
+    lanes = Lanes(64, np.arange(1))
+    issue = Access("shared", "store", where, 16, lanes, opcode, phase="issue")
+    found = count(read, issue)
+    assert (found["async_copy_requests"], found["async_copy_sectors"]) == (1, 1)
+    assert (found[REQUESTS], found[SECTORS]) == (1, 1)
+    assert found["smsp__inst_executed_op_ldgsts.sum"] == 2
+    assert (found := count(issue))["async_copy_requests"] == found[REQUESTS] == 0
+
+
 def test_instructions_divergence_and_barriers() -> None:
     counters = Counters()
     counters.begin(LaunchInfo("k", (2, 1, 1), (48, 1, 1), 0))

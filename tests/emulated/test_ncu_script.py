@@ -18,9 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import ncu_counters
 from counter_works import Work, launch, works
-from ncu_counters import ALONGSIDE, BANKS, NEEDED, SECTORS, compare, known_metrics, read_csv
+from ncu_counters import known_metrics, read_csv
+from ncu_rows import ALONGSIDE, BANKS, COPIES_AGAIN, NEEDED, SECTORS, compare
 
-from gpulab.errors import DeviceMissingError
+from gpulab.errors import DeviceMissingError, UsageError
 from gpulab.runtime.emulated import EmulatedDevice
 
 EXPECTED = [
@@ -139,7 +140,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., i
     device = EmulatedDevice((9, 0), counters=True)
     counted = [launch(device, work) or {} for work in expected]
 
-    def run(wrong: str = "", code: int = 0, prefix: str = "") -> int:
+    def run(wrong: str = "", code: int = 0, prefix: str = "", options: tuple[str, ...] = ()) -> int:
         launches = [
             (w.label, w.symbol, {k: v + (k == wrong) for k, v in c.items() if k in NEEDED})
             for w, c in zip(expected, counted, strict=True)
@@ -154,7 +155,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., i
             (tmp_path / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.setattr(ncu_counters, "works", lambda capability: expected)
-        monkeypatch.setattr(sys, "argv", ["ncu_counters.py", "--out", str(tmp_path / "out.jsonl")])
+        monkeypatch.setattr(sys, "argv", ["ncu", "--out", str(tmp_path / "out.jsonl"), *options])
         return ncu_counters.main()
 
     return run
@@ -180,6 +181,53 @@ def test_a_whole_run_with_other_numbers(
     assert "apart: probe/" in capsys.readouterr().out
     assert stand_in(wrong=NEEDED[0]) == 0  # requests are told and do not decide
     assert "beside: probe/" in capsys.readouterr().out
+
+
+def test_a_recording_is_judged_anew_without_a_card(
+    stand_in: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stand_in() == 0
+    told = tmp_path / "told.jsonl"
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    stale = [row | {"emulated": -1, "equal": False, "date": "2020-01-01"} for row in rows]
+    again = ("--recompare", str(told))
+    told.write_text("".join(json.dumps(row) + "\n" for row in stale))
+    assert stand_in(code=1, options=again) == 0  # ncu, which would fail, is not asked
+    anew = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert anew == [row | {"date": "2020-01-01"} for row in rows]
+    first = next(i for i, row in enumerate(rows) if row["metric"] == SECTORS[1])
+    stale[first]["ncu"] += 1
+    told.write_text("".join(json.dumps(row) + "\n" for row in stale))
+    assert stand_in(options=again) == 1
+    assert "apart: probe/" in capsys.readouterr().out
+    for change, why in (({"kernel": "raw/gone"}, "any more"), ({"dims": {"m": 3}}, "other sizes")):
+        told.write_text("".join(json.dumps(row | change) + "\n" for row in rows))
+        with pytest.raises(UsageError, match=why):
+            stand_in(options=again)
+
+
+def test_only_copies_that_could_be_read_again_are_explained() -> None:
+    ours = {SECTORS[0]: 20, "async_copy_sectors": 16, "async_copy_bytes": 512}  # 32 copies
+    for value, words in ((19, ""), (20, ""), (21, COPIES_AGAIN), (36, COPIES_AGAIN), (37, "")):
+        (row,) = compare(EXPECTED[0], ours, {SECTORS[0]: float(value)})
+        assert (row["equal"], row["explanation"]) == (value == 20, words)
+    (row,) = compare(EXPECTED[0], ours | {"async_copy_sectors": 0}, {SECTORS[0]: 21.0})
+    assert row["explanation"] == ""
+    (row,) = compare(EXPECTED[0], ours | {SECTORS[1]: 20}, {SECTORS[1]: 21.0})
+    assert row["explanation"] == ""
+
+
+def test_the_committed_table_claims_what_its_numbers_say() -> None:
+    rows = [json.loads(line) for line in ncu_counters.OUT.read_text().splitlines()]
+    lab, unequal = {row["kernel"] for row in rows if row["lab"]}, set()
+    for row in rows:
+        assert row["equal"] == (row["emulated"] == row["ncu"])
+        if row["compared"] and not row["equal"]:
+            assert row["explanation"]
+            unequal.add(row["kernel"])
+        elif row["equal"]:
+            assert not row["explanation"]
+    assert len(lab - unequal) >= 6
 
 
 def test_counters_that_nobody_may_read(stand_in: Callable[..., int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "bugs"))
 import corpus
 import sanitize_corpus
 from sanitizer_output import TOOLS, Output, parse
+from sanitizer_rows import bug_row, judge_anew, twin_row
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -112,10 +114,10 @@ def test_an_unclear_output_is_never_evidence(text: str, code: int | None, why: s
     assert why in output.problem
     model = {"found": True, "kind": "race", "lines": [11, 13]}
     case = corpus.get("double_buffer")
-    assert sanitize_corpus.bug_row(case, output, model)["agreement"] is False
+    assert bug_row(case, output, model)["agreement"] is False
     twin = corpus.get("double_buffer_ok")
     nothing = {"found": False, "kind": None, "lines": []}
-    assert sanitize_corpus.twin_row(twin, output, True, nothing)["agreement"] is False
+    assert twin_row(twin, output, True, nothing)["agreement"] is False
 
 
 def models() -> dict[str, dict[str, Any]]:
@@ -235,6 +237,45 @@ def test_a_control_that_is_seen_explains_a_bug_that_is_not(case: corpus.Case) ->
     silent(found, case.tool, case.control)
     rows = sanitize_corpus.judge(found, models(), shared=False)
     assert set(apart(rows)) == {case.label, case.control}
+
+
+@pytest.mark.parametrize("case", [c for c in corpus.cases() if c.fault and c.tool])
+def test_a_tool_that_does_not_end_is_explained_only_where_threads_wait(case: corpus.Case) -> None:
+    found = outputs()
+    found[case.tool, case.label] = parse(case.tool, HEAD, None, (case.label,))
+    rows = sanitize_corpus.judge(found, models(), shared=False)
+    (row,) = (row for row in rows if row["case"] == case.label)
+    assert (row["found"], row["note"]) == (None, "stopped for time")
+    if case.name == "barrier_in_loop":
+        assert row["explanation"] == case.endless
+        assert (row["applies"], row["agreement"]) == (False, None)
+        blind = models() | {case.label: {"found": False, "kind": None, "lines": []}}
+        assert apart(sanitize_corpus.judge(found, blind, shared=False)) == [case.label]
+        found[case.tool, case.label] = parse(case.tool, "", 1, (case.label,))
+        rows = sanitize_corpus.judge(found, models(), shared=False)
+    assert apart(rows) == [case.label]
+
+
+def test_rows_judged_anew_are_the_rows_judged_first() -> None:
+    found = outputs()
+    silent(found, "racecheck", "double_buffer", "histogram_read_early")
+    silent(found, "synccheck", "divergent_barrier")
+    late = "barrier_in_loop"
+    found["synccheck", late] = parse("synccheck", HEAD, None, (late,))
+    for said in (models(), models() | {late: {"found": False, "kind": None, "lines": []}}):
+        rows = sanitize_corpus.judge(found, said, shared=False)
+        stale = [row | {"agreement": 7, "explanation": "?", "applies": True} for row in rows]
+        assert judge_anew([row | {"card": "c"} for row in stale], said) == [
+            row | {"card": "c"} for row in rows
+        ]
+
+
+def test_every_committed_row_agrees_or_is_explained() -> None:
+    rows = [json.loads(line) for line in sanitize_corpus.OUT.read_text().splitlines()]
+    assert apart(rows) == []
+    assert {(r["case"], r["tool"]) for r in rows if r["agreement"]}.isdisjoint(
+        {("barrier_in_loop", "synccheck"), ("divergent_barrier", "synccheck")}
+    )
 
 
 def test_silence_about_what_a_twin_does_not_hold_is_no_agreement() -> None:

@@ -33,8 +33,9 @@ class Case:
         args: as in the manifest.
         capability: lowest that compiles it.
         tool: the compute-sanitizer tool that can see the bug, "" if none.
-        control: a bug like this one that the tool sees although it may not see this one.
+        control: a bug that the tool sees although it may not see this one.
         reason: why none can, or what is different from the control.
+        endless: why the tool may never end, where threads wait for ever.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Case:
     tool: str
     control: str
     reason: str
+    endless: str = ""
 
     @property
     def source(self) -> Path:
@@ -87,6 +89,7 @@ def cases() -> tuple[Case, ...]:
                     tool=row["tool"],
                     control="" if twin else row.get("control", ""),
                     reason=row.get("reason", ""),
+                    endless="" if twin else row.get("endless", ""),
                 )
             )
     return tuple(found)
