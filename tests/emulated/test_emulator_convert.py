@@ -38,6 +38,11 @@ def converted(form: Binary, value: Fraction | str, mode: str) -> int | None:
     return form.round(Fraction(number(value)), mode, int(negative(value)))
 
 
+def payload_of(bits: int) -> int:
+    """float16 NaN of a float64 one, as recorded on an H200: sign and upper payload, made quiet."""
+    return (bits >> 63) << 15 | 0x7E00 | (bits >> 42) & 0x1FF
+
+
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
 @pytest.mark.parametrize(
     ("target", "source"),
@@ -65,7 +70,8 @@ def test_narrowing(target: str, source: str, mode: str) -> None:
     for bits, g in zip(a.tolist(), got.tolist(), strict=True):
         value = FORMS[source][0].value(bits)
         want = converted(FORMS[target][0], value, mode)
-        assert g == (NANS[target] if want is None else want), (value, hex(g))
+        nan = payload_of(bits) if source == "f64" and target == "f16" else NANS[target]
+        assert g == (nan if want is None else want), (value, hex(g))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +239,7 @@ def test_tf32_rounding_is_ties_away() -> None:
     for bits, g in zip(a.tolist(), got.tolist(), strict=True):
         value = F32.value(bits)
         want = converted(form, value, "rna")
-        assert g == (0x7FFFFFFF if want is None else want << 13), (value, hex(g))
+        assert g == (bits & 0xFFFFE000 if want is None else want << 13), (value, hex(g))
 
 
 @pytest.mark.parametrize("name", ["e2m3", "e3m2", "e2m1"])

@@ -63,7 +63,7 @@ def test_arithmetic(kind: str) -> None:
         f"rem.{kind}",
         two,
         kind,
-        lambda a, b: a - b * truncated(a, b) if b else a + b * 0 - b * everything,
+        lambda a, b: a - b * truncated(a, b) if b else everything,
     )
     if width < 64:
         wide = f"{kind[0]}{2 * width}"
@@ -152,7 +152,8 @@ def test_bit_fields(kind: str) -> None:
     width = int(kind[1:])
 
     def extract(a: int, position: int, length: int) -> int:
-        position, length = position & 255, length & 255
+        if width == 32:  # the 64-bit form takes all bits of both, as recorded on an H200
+            position, length = position & 255, length & 255
         top = min(position + length - 1, width - 1)
         sign = 0 if kind[0] == "u" or length == 0 else a >> top & 1
         out = 0
