@@ -1,0 +1,234 @@
+"""The gates of the row operations: honest kernels pass, mistakes fail, each part is needed."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import row_kernels as k
+from row_kernels import Row, runner, subjects
+
+from gpulab import ops
+from gpulab.errors import UsageError
+from gpulab.numerics.cache import Cache
+from gpulab.ops import rows_data
+from gpulab.ops.rows_families import families_for
+
+DIMS = {"rows": 7, "cols": 129}
+
+
+def judged(op, row, kernel, dims=DIMS, *, how=None, spoil=None, **options):
+    run = runner(row, kernel, spoil, **(how or {}))
+    return ops.get(op).judge(row, dims, run, capability=(8, 9), **options)
+
+
+def name(subject):
+    op, row, _ = subject
+    return f"{op}-{row.format}-{row.output}-{row.contract}"
+
+
+@pytest.mark.parametrize("subject", list(subjects()), ids=name)
+def test_an_honest_kernel_passes_on_every_family_and_probe(subject):
+    op, row, kernel = subject
+    j = judged(op, row, kernel, effort="full")
+    assert j.verdict == "PASS", j.reason
+    assert {f.family for f in j.families} == set(families_for(row.format))
+    assert {p.probe for p in j.probes} >= {"exact", "non_finite"}
+    assert j.arithmetic_fraction <= 1.0
+    assert all(c.status != "passes" for c in j.power)
+    assert sum(c.status == "caught" for c in j.power) >= 11
+
+
+@pytest.mark.parametrize("cols", [1, 2, 3, 33, 1000])
+@pytest.mark.parametrize("op", ["rmsnorm", "layernorm", "softmax", "logsoftmax", "crossentropy"])
+def test_no_size_is_inconclusive_for_an_honest_kernel(op, cols):
+    for row in k.ROWS[op][:3]:
+        for rows in (1, 5):
+            j = judged(op, row, k.KERNELS[op], {"rows": rows, "cols": cols})
+            assert j.verdict == "PASS", (rows, row, j.reason)
+
+
+BF16, FP16, FP32 = (Row(f, f) for f in ("bf16", "fp16", "fp32"))
+KEPT, ROUNDED = Row("bf16", "bf16", "fp32-sum"), Row("bf16", "bf16", "rounded-sum")
+KEPT16 = Row("fp16", "fp16", "fp32-sum")
+LOSS = Row("bf16", "fp32")
+
+
+def half_exp(d):
+    return np.exp(d).astype(np.float16).astype(np.float32)
+
+
+def bf16_exp(d):
+    return k.through("bf16", np.exp(d))
+
+
+WRONG = [
+    ("rmsnorm", BF16, k.rmsnorm, {"total": k.narrow_sum("bf16")}),
+    ("rmsnorm", FP16, k.rmsnorm, {"total": k.narrow_sum("fp16")}),
+    ("rmsnorm", FP32, k.rmsnorm, {"total": k.narrow_sum("fp16")}),
+    ("rmsnorm", BF16, k.rmsnorm, {"cast": False}),
+    ("rmsnorm", FP16, k.rmsnorm, {"cast": False}),
+    ("rmsnorm", BF16, k.rmsnorm, {"eps": np.float32(0)}),
+    ("rmsnorm", KEPT, k.residual_rmsnorm, {"early": True}),
+    ("rmsnorm", KEPT16, k.residual_rmsnorm, {"early": True}),
+    ("rmsnorm", ROUNDED, k.residual_rmsnorm, {"early": False}),
+    ("layernorm", FP32, k.layernorm, {"variance": "naive"}),
+    ("layernorm", FP16, k.layernorm, {"variance": "naive"}),
+    ("layernorm", BF16, k.layernorm, {"variance": "naive"}),
+    ("layernorm", BF16, k.layernorm, {"eps": np.float32(0)}),
+    ("layernorm", BF16, k.layernorm, {"total": k.narrow_sum("bf16")}),
+    ("softmax", FP32, k.softmax, {"largest": np.float32(0)}),
+    ("softmax", BF16, k.softmax, {"largest": np.float32(0)}),
+    ("softmax", FP16, k.softmax, {"total": k.narrow_sum("fp16")}),
+    ("softmax", BF16, k.softmax, {"total": k.narrow_sum("bf16")}),
+    ("softmax", FP16, k.softmax, {"exp": half_exp}),
+    ("softmax", BF16, k.softmax, {"exp": bf16_exp}),
+    ("logsoftmax", FP32, k.logsoftmax, {"exp": half_exp}),
+    ("logsoftmax", FP16, k.logsoftmax, {"total": k.narrow_sum("fp16")}),
+    ("crossentropy", LOSS, k.crossentropy, {"total": k.narrow_sum("bf16")}),
+    ("crossentropy", LOSS, k.crossentropy, {"shift": 1}),
+    ("crossentropy", LOSS, k.crossentropy, {"ignore": False}),
+]
+
+
+@pytest.mark.parametrize(
+    "wrong", WRONG, ids=lambda w: f"{w[0]}-{w[1].format}-{w[1].contract}-{'-'.join(w[3])}"
+)
+def test_a_mistake_fails(wrong):
+    op, row, kernel, how = wrong
+    assert judged(op, row, kernel).verdict == "PASS"
+    j = judged(op, row, kernel, how=how)
+    assert j.verdict == "FAIL"
+    assert not j.arithmetic_passed
+    assert j.caught_on, "the record names what caught it"
+
+
+def test_early_rounding_is_what_a_usual_comparison_passes():
+    """Under the 1 % and 0.1 % of conventional tests; one element in five or so differs."""
+    j = judged("rmsnorm", KEPT, k.residual_rmsnorm, how={"early": True})
+    record = j.to_record()
+    assert "normal" in record["allclose_passes_on"]["0.01"]
+    assert record["contract_gate"]["passed"]
+    assert record["contract"] == "fp32-sum"
+
+
+def test_a_long_row_summed_in_half_shows_on_the_exact_probe_alone():
+    """20000 columns: D of ordinary rows has room; where no order of sums rounds it has none."""
+    dims = {"rows": 4, "cols": 20000}
+    j = judged("softmax", FP32, k.softmax, dims, how={"total": k.narrow_sum("fp16")})
+    assert "exact" in j.caught_on
+    skipped = judged(
+        "rmsnorm", FP32, k.rmsnorm, dims, how={"total": lambda v: k.plain_sum(v[:, :-1])}
+    )
+    assert [p.probe for p in skipped.probes if not p.passed] == ["exact"]
+
+
+SPOILS = {
+    "nan": (lambda y, poison: y.__setitem__((2, 5), np.nan), "interval"),
+    "infinity": (lambda y, poison: y.__setitem__((0, 0), np.inf), "interval"),
+    "one ulp": (lambda y, poison: y.__setitem__((3, 7), np.nextafter(y[3, 7], 9)), "interval"),
+    "unwritten": (
+        lambda y, poison: y[-1:].view(np.uint8).fill(poison),
+        "unwritten",
+    ),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_one_wrong_element_is_seen(spoil):
+    change, code = SPOILS[spoil]
+    j = judged("rmsnorm", FP16, k.rmsnorm, spoil=lambda out, poison: change(out["y"], poison))
+    assert j.verdict == "FAIL"
+    assert code in {r.code for r in j.reasons}
+
+
+def test_a_kernel_that_changes_its_answer_is_seen():
+    state = {"n": 0}
+
+    def flicker(outputs, poison):
+        state["n"] += 1
+        outputs["y"][0, 0] = np.nextafter(outputs["y"][0, 0], np.float16(state["n"] % 2 * 60000))
+
+    j = judged("softmax", FP16, k.softmax, spoil=flicker)
+    assert "nondeterministic" in {r.code for r in j.reasons}
+
+
+def test_outputs_of_another_shape_or_missing_are_refused():
+    for change in (lambda out, _: out.pop("lse"), lambda out, _: out.update(lse=out["lse"][:-1])):
+        j = judged("crossentropy", LOSS, k.crossentropy, spoil=change)
+        assert j.reason.code == "shape"
+
+
+def test_every_repeated_row_is_checked(monkeypatch):
+    """A large array repeats a prime number of rows; an error in any copy is found, and named."""
+    monkeypatch.setattr(rows_data, "DISTINCT_ELEMENTS", 1 << 10)
+    dims = {"rows": 100, "cols": 64}
+    assert rows_data.distinct_rows(100, 64) == 13
+    assert judged("rmsnorm", BF16, k.rmsnorm, dims).verdict == "PASS"
+
+    def spoil(outputs, poison):
+        outputs["y"][97, 3] ^= 1 << 4
+
+    j = judged("rmsnorm", BF16, k.rmsnorm, dims, spoil=spoil)
+    assert j.reason.index == (97, 3)
+    rolled = judged(
+        "rmsnorm", BF16, k.rmsnorm, dims, spoil=lambda o, _: o.update(y=np.roll(o["y"], 1, 0))
+    )
+    assert rolled.verdict == "FAIL"
+
+
+@pytest.mark.parametrize("rows", [14, 100, 997, 100000])
+def test_distinct_rows_are_prime_in_number(rows):
+    count = rows_data.distinct_rows(rows, 1 << 18)
+    assert count == rows or all(count % p for p in range(2, count))
+
+
+def test_contract_only_demonstrates_what_the_ceiling_misses():
+    wrong = {"how": {"total": k.narrow_sum("bf16")}, "rests_on": "contract"}
+    j = judged("softmax", BF16, k.softmax, {"rows": 7, "cols": 1000}, **wrong)
+    assert j.verdict != "FAIL"
+    assert (
+        judged("softmax", BF16, k.softmax, {"rows": 7, "cols": 1000}, how=wrong["how"]).verdict
+        == "FAIL"
+    )
+
+
+def test_the_cache_changes_nothing():
+    cache = Cache()
+    first = judged("layernorm", BF16, k.layernorm, cache=cache)
+    again = judged("layernorm", BF16, k.layernorm, cache=cache)
+    alone = judged("layernorm", BF16, k.layernorm)
+    assert first.to_record() == again.to_record() == alone.to_record()
+
+
+REFUSED = [
+    ({"rows": 0, "cols": 3}, "rows = 0 is outside"),
+    ({"rows": 3, "cols": 0}, "cols = 0 is outside"),
+    ({"rows": 3, "cols": 2.5}, "whole number"),
+    ({"rows": 3}, "has the dims rows, cols"),
+    ({"rows": 1 << 30, "cols": 1 << 28}, "more than 2\\^40"),
+]
+
+
+@pytest.mark.parametrize(("dims", "message"), REFUSED, ids=lambda v: str(v)[:25])
+def test_impossible_dims_are_refused(dims, message):
+    with pytest.raises(UsageError, match=message):
+        ops.get("softmax").check_dims(dims)
+
+
+def test_unknown_names_are_refused():
+    judge = partial(ops.get("rmsnorm").judge, dims=DIMS, run=None, capability=(8, 9))
+    with pytest.raises(UsageError, match="no contract 'half'"):
+        judge(Row("bf16", "bf16", "half"))
+    with pytest.raises(UsageError, match="unknown input family"):
+        judge(BF16, families=["nothing"])
+    with pytest.raises(UsageError, match="unknown effort"):
+        judge(BF16, effort="some")
+    with pytest.raises(UsageError, match="at least one input family"):
+        judge(BF16, families=[])
+
+
+def test_labels_outside_the_columns_are_refused():
+    check = ops.get("crossentropy").check_labels
+    check(np.array([0, 4, -100]), 5)
+    with pytest.raises(UsageError, match=r"label 5 of row 1 is outside 0 \.\. 4"):
+        check(np.array([0, 5]), 5)
