@@ -17,7 +17,7 @@ import numpy as np
 
 from gpulab.emulator.ops.edges import saturate
 from gpulab.emulator.ops.floating import float_extremum
-from gpulab.emulator.ops.half import fma_codes
+from gpulab.emulator.ops.half import fma_codes, signed_codes
 from gpulab.emulator.ops.memory import load_from, store_to
 from gpulab.emulator.ops.moves import comparison
 from gpulab.emulator.ptx.nodes import Instr
@@ -131,11 +131,10 @@ def _fill() -> None:
     _add("_ZL6__hfma6__halfS_S_", "half", three, fma_codes("f16"))
     _add("_ZL10__hfma_sat6__halfS_S_", "half", three, fma_codes("f16", ("sat",)))
     _add("_ZL11__hfma_relu6__halfS_S_", "half", three, fma_codes("f16", ("relu",)))
-    sign_bit = np.uint16(0x8000)
-    _add("_ZngRK6__half", "half", ("half",), lambda a: a ^ sign_bit)
-    _add("_ZL6__hneg6__half", "half", ("half",), lambda a: a ^ sign_bit)
+    _add("_ZngRK6__half", "half", ("half",), signed_codes("neg", "f16"))
+    _add("_ZL6__hneg6__half", "half", ("half",), signed_codes("neg", "f16"))
     _add("_ZpsRK6__half", "half", ("half",), lambda a: a)
-    _add("_ZL6__habs6__half", "half", ("half",), lambda a: a & ~sign_bit)
+    _add("_ZL6__habs6__half", "half", ("half",), signed_codes("abs", "f16"))
     for word in ("max", "min"):
         for suffix, nan in (("", False), ("_nan", True)):
             pick = float_extremum(word, nan)

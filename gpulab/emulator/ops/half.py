@@ -154,16 +154,24 @@ def unary(instr: Instr) -> Op:
     words = instr.modifiers
     only(instr, words, "ftz", form, form + "x2")
     read, finish = _reader(form, words), _finish(form, words)
+    signed = signed_codes(instr.base, form)
+
+    def one(a: Array) -> Array:
+        return signed(finish(read(a)) if "ftz" in words else a)
+
+    return _op(instr, 1, one)
+
+
+def signed_codes(base: str, form: str) -> Callable[[Array], Array]:
+    """Neg or abs on codes."""
     sign = U16.type(0x8000)
     infinity = U16.type(0x7C00 if form == "f16" else 0x7F80)
 
-    def one(a: Array) -> Array:
-        if "ftz" in words:
-            a = finish(read(a))
-        out = a ^ sign if instr.base == "neg" else a & ~sign
+    def run(a: Array) -> Array:
+        out = a ^ sign if base == "neg" else a & ~sign
         return np.where((a & ~sign) > infinity, HALF_NAN, out)
 
-    return _op(instr, 1, one)
+    return run
 
 
 def compared(instr: Instr) -> Op:
