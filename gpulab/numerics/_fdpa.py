@@ -34,6 +34,7 @@ _INT32_BITS = 31
 _F32_LOWEST = 1 - F32_BIAS
 _F32_EXPONENT_MASK = np.int32(0xFF)
 NO_TERM = -600  # E where no term is live: below every exponent, and 2^-E is a float64
+_FLOOR_BITS = 18  # with a float16 addend E stays above -14 - (F - 18); see docs/tensor-cores.md
 _LOWEST_NARROW_SUM = -28  # the smallest sum of two live int8 exponents, that of float16
 _DEAD_SUM = np.int8(-128)
 PASS = 1 << 16
@@ -112,7 +113,7 @@ def _narrow(
     largest = work.array("largest", np.int32, shape)
     np.copyto(largest, one)
     largest += np.int32(F32_BIAS)
-    np.maximum(largest, _biased_exponents(c, rule.half), out=largest)
+    np.maximum(largest, _biased_exponents(c, rule), out=largest)
     if largest.min() <= floor:
         live = (c != 0) | (one > (_DEAD_SUM if a.narrow else NO_TERM))
         if np.any(live & (largest <= floor)):
@@ -183,13 +184,14 @@ def _largest_exponent(a: Operand, b: Operand, work: Workspace) -> NDArray[Any]:
     return largest
 
 
-def _biased_exponents(c: NDArray[np.float32], half: bool) -> NDArray[np.int32]:
-    """Exponent fields of the addend; a float16 subnormal has float16's smallest exponent."""
+def _biased_exponents(c: NDArray[np.float32], rule: Rule) -> NDArray[np.int32]:
+    """Exponent fields of the addend. A float16 subnormal has float16's smallest exponent, a
+    float16 zero one that lies F - 18 below: it keeps E from going lower."""
     field = np.right_shift(c.view(np.int32), F32_MANTISSA)
     field &= _F32_EXPONENT_MASK
-    if half:
+    if rule.half:
         np.maximum(field, np.int32(F32_BIAS + F16_LOWEST), out=field)
-        np.putmask(field, c == 0, 0)
+        np.putmask(field, c == 0, F32_BIAS + F16_LOWEST - (rule.fraction_bits - _FLOOR_BITS))
     return field
 
 
@@ -216,9 +218,10 @@ def fuse(
         rule: F (at most 45: the sums stay exact) and rounding.
     """
     fraction = rule.fraction_bits
-    addend = _biased_exponents(c, rule.half).astype(np.int64) - F32_BIAS
+    addend = _biased_exponents(c, rule).astype(np.int64) - F32_BIAS
     np.maximum(addend, _F32_LOWEST, out=addend)
-    addend[c == 0] = NO_TERM
+    if not rule.half:
+        addend[c == 0] = NO_TERM
     exponent = np.maximum(largest, addend)
     np.maximum(exponent, NO_TERM, out=exponent)
     up = ((F64_BIAS + fraction - exponent) << F64_MANTISSA).view(np.float64)

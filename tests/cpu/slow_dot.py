@@ -110,7 +110,10 @@ def block(pairs, c, exponents, fraction, result):
         terms.append((c, exponent(c, exponents[2])))
     if not terms:
         return Fraction(0)
-    unit = Fraction(2) ** (max(e for _, e in terms) - fraction)
+    largest = max(e for _, e in terms)
+    if c == 0 and exponents[2] == TYPES["f16"][1]:  # a float16 zero keeps E from going lower
+        largest = max(largest, exponents[2] - (fraction - 18))
+    unit = Fraction(2) ** (largest - fraction)
     return rounded(sum(cut(t, unit) for t, _ in terms), result)
 
 

@@ -105,3 +105,14 @@ def test_half_result_and_invalid_probes():
         wide = name.replace("k8.f16", "k8.f32").replace("k4.f16", "k4.f32")
         wide = wide.removesuffix("f16") + "f32"
         assert mma(a, b, np.zeros((1, 1), np.uint32), wide, capability)[0, 0] == 0x7FFFFFFF
+
+
+def test_a_float16_zero_keeps_the_alignment_up():
+    """Seen on an H200: half of the smallest float16 plus 2^-48 is a tie for C = 0 and -0."""
+    a, b = np.zeros((1, 16), np.float16), np.zeros((16, 1), np.float16)
+    a[0, :2] = 2.0**-12, 2.0**-24
+    b[:2, 0] = 2.0**-13, 2.0**-24
+    for c, d in ((0, 0), (0x8000, 0), (1, 2), (2, 2), (3, 4)):
+        addend = np.array([[c]], np.uint16)
+        got = mma(a, b, addend, "mma.sync.m16n8k16.f16.f16.f16.f16", (9, 0))
+        assert int(got[0, 0]) == d, c
