@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab import registry
-from gpulab.formats import encode
+from gpulab import ops, registry
+from gpulab.lab.evaluate import compile_ahead
 from gpulab.lab.runner import KernelRunner
-from gpulab.registry import Case, Dims
+from gpulab.registry import Case
 from gpulab.runtime.device import Device
 
 MATMUL_SIZES: tuple[dict[str, int], ...] = (
@@ -30,28 +30,42 @@ MATMUL_SIZES: tuple[dict[str, int], ...] = (
 """Tails in every dim, one element, whole tiles, more than one tile, an odd row length."""
 
 
-SIZES: dict[str, tuple[dict[str, int], ...]] = {"matmul": MATMUL_SIZES}
+ROW_SIZES: tuple[dict[str, int], ...] = (
+    {"rows": 1, "cols": 1},
+    {"rows": 5, "cols": 257},
+    {"rows": 3, "cols": 1000},
+    {"rows": 2, "cols": 4096},
+    {"rows": 1, "cols": 40000},
+)
+"""One element, odd rows, rows in registers, rows that leave them."""
+
+
+def _attention(**dims: int) -> dict[str, int]:
+    plain = {
+        "batch": 1, "heads": 2, "kv_heads": 1, "seq_q": 33, "seq_k": 65, "head_dim": 64,
+        "causal": 0, "window": 0, "bias_planes": 0, "mask_planes": 0,
+    }  # fmt: skip
+    return plain | dims
+
+
+ATTENTION_SIZES: tuple[dict[str, int], ...] = (
+    _attention(),
+    _attention(causal=1, seq_q=70, seq_k=130, head_dim=128),
+    _attention(window=20, causal=1, head_dim=80, mask_planes=1, bias_planes=1),
+)
+"""Tails, grouped heads, causal, window, bias and mask, three head dims."""
+
+SIZES: dict[str, tuple[dict[str, int], ...]] = {
+    "matmul": MATMUL_SIZES,
+    **dict.fromkeys(("rmsnorm", "layernorm", "softmax", "logsoftmax", "crossentropy"), ROW_SIZES),
+    "attention": ATTENTION_SIZES,
+}
 """Sizes by op."""
 
 
 def digest(array: NDArray[Any]) -> str:
     """SHA-256 of the raw bytes, first 16 hex digits."""
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
-
-
-def seeded_inputs(case: Case, dims: Dims, seed: int) -> dict[str, NDArray[Any]]:
-    """Stored inputs: sign times lognormal, so that exponents spread and alignment matters."""
-    rng = np.random.Generator(np.random.PCG64(seed))
-    stored = {}
-    for param in case.spec.params(case.variant):
-        if param.role == "in":
-            shape = tuple(dims[d] for d in param.dims)
-            if param.format.startswith("int"):
-                values = rng.integers(-128, 128, shape).astype(np.float64)
-            else:
-                values = rng.choice([-1.0, 1.0], shape) * np.exp2(rng.uniform(-6, 2, shape))
-            stored[param.name] = encode(param.format, values, saturate=True)
-    return stored
 
 
 def digests(
@@ -61,11 +75,16 @@ def digests(
 
     Kernels that only a card runs are left out: there is nothing to hold to it.
     """
-    for case in registry.cases(op):
-        if case.spec.backend == "library" or case.spec.needs_card:
-            continue
-        if case.refusal(device.target, device.kind) is not None:
-            continue
+    cases = [
+        c
+        for c in registry.cases(op)
+        if c.spec.backend != "library"
+        and not c.spec.needs_card
+        and c.refusal(device.target, device.kind) is None
+    ]
+    for dims in sizes:
+        compile_ahead(cases, device, dims)
+    for case in cases:
         for dims in sizes:
             if case.refusal(device.target, device.kind, dims) is None:
                 yield digest_line(case, device, dims, seed)
@@ -73,7 +92,7 @@ def digests(
 
 def digest_line(case: Case, device: Device, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
     """Run once and hash: identity of the run, ``input_digest`` and ``output_digest``."""
-    inputs = seeded_inputs(case, dims, seed)
+    inputs = ops.get(case.spec.op).digest_inputs(case.variant, dims, seed)
     result = KernelRunner(case, device, dims)(inputs)
     v = case.variant
     return {
@@ -84,6 +103,7 @@ def digest_line(case: Case, device: Device, dims: Mapping[str, int], seed: int) 
         "format": v.format,
         "accumulator": v.accumulator,
         "output": v.output,
+        "contract": v.contract,
         "target": f"{device.target[0]}.{device.target[1]}",
         "dims": dict(dims),
         "seed": seed,

@@ -82,6 +82,9 @@ class Op(Protocol):
     ) -> dict[str, NDArray[Any]]:
         """Inputs of a family as the variant's kernels take them, by parameter name."""
 
+    def digest_inputs(self, variant: VariantLike, dims: Dims, seed: int) -> dict[str, NDArray[Any]]:
+        """Stored inputs whose exponents spread, so that alignment and rounding matter."""
+
     def judge(
         self,
         variant: VariantLike,

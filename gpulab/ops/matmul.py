@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.errors import UsageError
-from gpulab.formats import encode, storage_dtype
+from gpulab.formats import encode, get, storage_dtype
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Capability, Contract, VariantLike
 from gpulab.numerics.inputs import DEFAULT, Family, draw
@@ -80,6 +80,19 @@ class Matmul:
         """``a`` and ``b`` as stored."""
         drawn = self.make_inputs(dims, family, variant.format, seed)
         return {name: encode(variant.format, values) for name, values in drawn.items()}
+
+    def digest_inputs(self, variant: VariantLike, dims: Dims, seed: int) -> dict[str, NDArray[Any]]:
+        """Signs times powers of two between 2^-6 and 2^2; all codes of integers."""
+        rng = np.random.Generator(np.random.PCG64(seed))
+        m, n, k = (int(dims[name]) for name in self.dims)
+        stored = {}
+        for name, shape in (("a", (m, k)), ("b", (k, n))):
+            if get(variant.format).is_integer:
+                values = rng.integers(-128, 128, shape).astype(np.float64)
+            else:
+                values = rng.choice([-1.0, 1.0], shape) * np.exp2(rng.uniform(-6, 2, shape))
+            stored[name] = encode(variant.format, values, saturate=True)
+        return stored
 
     def judge(
         self,

@@ -11,7 +11,7 @@ from gpulab.lab.equality import SIZES, digest_line
 from gpulab.runtime.emulated import EmulatedDevice
 
 RECORDED = Path(__file__).resolve().parents[2] / "docs" / "results" / "emulated_vs_card.jsonl"
-IDENTITY = ("op", "kernel", "backend", "format", "accumulator", "output", "target")
+IDENTITY = ("op", "kernel", "backend", "format", "accumulator", "output", "contract", "target")
 
 
 def lines():
@@ -19,7 +19,7 @@ def lines():
     if RECORDED.exists():
         for text in RECORDED.read_text().splitlines():
             line = json.loads(text)
-            groups[tuple(line[f] for f in IDENTITY)].append(line)
+            groups[tuple(line.get(f, "") for f in IDENTITY)].append(line)
     return groups
 
 
@@ -30,8 +30,8 @@ def case_of(line):
     (found,) = [
         c
         for c in registry.cases(line["op"], kernel=line["kernel"], backend=line["backend"])
-        if (c.variant.format, c.variant.accumulator, c.variant.output)
-        == (line["format"], line["accumulator"], line["output"])
+        if (c.variant.format, c.variant.accumulator, c.variant.output, c.variant.contract)
+        == (line["format"], line["accumulator"], line["output"], line.get("contract", ""))
     ]
     return found
 
