@@ -21,7 +21,7 @@ from gpulab.runtime.timing import Clock, Subject, time_interleaved
 
 KINDS: dict[str, Variant] = {
     "sums": next(v for v in wgmma.VARIANTS if (v.format, v.output) == ("bf16", "bf16")),
-    "promoted": next(v for v in wgmma.VARIANTS if v.promotion and v.output == "bf16"),
+    "promoted": next(v for v in wgmma.VARIANTS if v.promotion),
 }
 """The row that stands for all of a kind."""
 

@@ -72,8 +72,9 @@ VARIANTS = (
     *(
         _variant(fp8, output, contract)
         for fp8 in ("e4m3", "e5m2")
-        for contract in (FAST, PROMOTED_SUMS)
-        for output in ("fp32", "bf16")
+        # Rounding to bf16 hides what tells a promoted sum from a half one: no verdict could rest
+        # on such a row.
+        for contract, output in ((FAST, "fp32"), (FAST, "bf16"), (PROMOTED_SUMS, "fp32"))
     ),
 )
 
