@@ -18,7 +18,7 @@ from gpulab.lab.environment import environment
 from gpulab.lab.equality import SIZES, digests
 from gpulab.runtime.select import open_device
 
-TARGETS = [(7, 5), (8, 0), (8, 9), None]
+TARGETS = [None, (8, 0), (7, 5), (8, 9)]
 
 
 def main() -> None:
@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", choices=["cuda", "emulated"], default="cuda")
     parser.add_argument("--capability", default=None, help="of the emulated device, as 9.0")
+    parser.add_argument("--ops", default=",".join(SIZES), help="only these, in this order")
     arguments = parser.parse_args()
     capability = None
     if arguments.capability:
@@ -38,9 +39,10 @@ def main() -> None:
             if target is not None and target >= device.capability:
                 continue
             around = environment(device)
-            for op, sizes in SIZES.items():
-                for line in digests(device, op, sizes):
+            for op in arguments.ops.split(","):
+                for line in digests(device, op, SIZES[op]):
                     out.write(json.dumps(line | {"environment": around}) + "\n")
+                    out.flush()
                     count += 1
     print(f"{count} digests in {arguments.out}")
 
