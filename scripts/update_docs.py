@@ -11,10 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gpulab.lab.render import case_name
+
+ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "matmul.jsonl"
+
+
+SHAPES = 2
+"""Shapes shown in README.md, the largest; all are in the file."""
 
 
 def between(text: str, name: str, body: str) -> str:
@@ -44,18 +50,18 @@ def tables(records: list[dict]) -> str:
         f"{around['device_name']}, driver {around['driver']}, NVRTC {around['nvrtc']}, "
         f"{around['date']} (`docs/results/matmul.jsonl`).\n"
     )
-    for size in sorted({r["dims"]["m"] for r in records}):
-        out.append(f"\nm = n = k = {size}\n")
+    for shape in sorted({tuple(r["dims"].values()) for r in records})[-SHAPES:]:
+        out.append("\n" + " x ".join(map(str, shape)) + " (m x n x k)\n")
         out.append(
-            "| input, accumulator | kernel | max abs err | gate frac | arith frac | time (ms) "
+            "| case | kernel | max abs err | gate frac | arith frac | time (ms) "
             "| TFLOP/s | vs library | verdict |"
         )
         out.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
-        for r in (x for x in records if x["dims"]["m"] == size):
+        for r in (x for x in records if tuple(x["dims"].values()) == shape):
             ratio = r.get("vs_library")
             verdict = "FAIL (lesson)" if r["lesson"] and r["verdict"] == "FAIL" else r["verdict"]
             out.append(
-                f"| {r['format']}, {r['accumulator']} | {r['backend']}/{r['kernel']} "
+                f"| {case_name(r)} | {r['backend']}/{r['kernel']} "
                 f"| {cell(r['max_abs_err'])} | {cell(r['contract_gate']['fraction'])} "
                 f"| {cell(r['arithmetic_gate']['fraction'])} "
                 f"| {cell(r['time_ms']['median'] if r['time_ms'] else None, 4)} "
