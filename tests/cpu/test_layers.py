@@ -60,7 +60,8 @@ def imports(tree: ast.AST):
 def upward(name: str, source: str) -> list[str]:
     found = []
     for target in imports(ast.parse(source)):
-        if target.startswith("gpulab.") and target != "gpulab.__version__" and level(target) > level(name):
+        ours = target.startswith("gpulab.") and target != "gpulab.__version__"
+        if ours and level(target) > level(name):
             found.append(target)
     return found
 
@@ -76,8 +77,8 @@ def test_an_upward_import_is_seen():
 
 @pytest.mark.parametrize(("name", "path"), list(modules()))
 def test_no_heavy_import_at_module_level(name, path):
-    tops = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.Import | ast.ImportFrom)]
-    for node in tops:
+    body = ast.parse(path.read_text()).body
+    for node in (n for n in body if isinstance(n, ast.Import | ast.ImportFrom)):
         for target in imports(ast.Module([node], [])):
             assert target.split(".")[0] not in HEAVY, f"{name} imports {target} at module level"
 

@@ -21,7 +21,7 @@ def digest_tree(files):
 def wheel(tmp_path_factory):
     out = tmp_path_factory.mktemp("dist")
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)],
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT],
         check=True,
         capture_output=True,
         timeout=120,
