@@ -146,9 +146,10 @@ def tools(variant: Variant, chosen: Layout) -> Tools:
             while mask < 32:
                 value = combine(value, cuda.shfl_xor_sync(full, value, mask))
                 mask *= 2
+            # All lanes hold the same bits, and all store them: LLVM may give the two sides of a
+            # branch before a barrier a barrier each, which the lanes of a warp must not have.
             thread = uint32(cuda.threadIdx.x)
-            if thread % uint32(32) == uint32(0):
-                part[thread // uint32(32)] = value
+            part[thread // uint32(32)] = value
             cuda.syncthreads()
             value = part[thread % uint32(warps)]
             mask = 1

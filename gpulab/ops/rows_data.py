@@ -35,7 +35,9 @@ _SIMULATED_ELEMENTS = 1 << 20
 _BLOCK_ROWS = 16
 _BLOCK_ELEMENTS = 1 << 17
 _ENOUGH_EVENTS = 16
-"""Rows with any error from which the largest simulated one is taken as typical."""
+"""Rows that err from which the largest simulated error is taken as typical."""
+_EVENT = 1e-3
+"""Share of a rounding of the output from which a row errs at all."""
 
 
 def distinct_rows(rows: int, cols: int) -> int:
@@ -228,7 +230,7 @@ def _spread(answer: Answer, simulated: Floats) -> Spread | None:
     if not (answer.d > 0).any():
         return None
     q = row_squares(answer, simulated)
-    largest = float(np.sqrt(q.max()))
-    if np.count_nonzero(q) < min(_ENOUGH_EVENTS, len(q)):
-        largest = max(largest, answer.row.unit_roundoff)
+    largest, u = float(np.sqrt(q.max())), answer.row.unit_roundoff
+    if np.count_nonzero(q > (_EVENT * u) ** 2) < min(_ENOUGH_EVENTS, len(q)):
+        largest = max(largest, u)
     return Spread(float(q.mean()), float(np.square(q).mean()), largest, len(q))

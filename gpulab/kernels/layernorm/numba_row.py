@@ -67,17 +67,16 @@ def _make(variant: Variant, chosen: Layout) -> Callable[..., Any]:
         packs = uint64(cols) // width
         start = uint64(cuda.blockIdx.x) * packs
         count = float32(cols)
-        scale = one
+        scale, again = one, 0
         shift = add(read((zero, one), x, start, packs, kept)[0], part[0]) / count
-        left = sum_what_is_left((zero, zero, shift, scale), x, start, packs, kept)
-        mean = add(left[0], part[1]) / count
-        variance = add(left[1], part[2]) / count - mean * mean
-        if not (variance < float32(np.inf)):
-            scale = SHRINK
-            shift = add(sum_again((zero, scale), x, start, packs, kept)[0], part[3]) / count
+        while True:
             left = sum_what_is_left((zero, zero, shift, scale), x, start, packs, kept)
-            mean = add(left[0], part[4]) / count
-            variance = add(left[1], part[5]) / count - mean * mean
+            mean = add(left[0], part[again + 1]) / count
+            variance = add(left[1], part[again + 2]) / count - mean * mean
+            if variance < float32(np.inf) or again:
+                break
+            scale, again = SHRINK, 3  # places of its own in shared memory
+            shift = add(sum_again((zero, scale), x, start, packs, kept)[0], part[3]) / count
         # Rounding may take it below 0 in a row of equal values; a NaN stays.
         if variance < zero:
             variance = zero

@@ -1,0 +1,143 @@
+"""The row kernels on the emulated device: every family, odd lengths, seeds, properties, lessons."""
+
+import numpy as np
+import pytest
+from row_runs import HONEST, LESSONS, NAMES, case, formats_of, judge, label, run
+
+from gpulab import ops
+from gpulab.lab.runner import KernelRunner
+from gpulab.ops.rows_families import families_for, together
+from gpulab.registry import RawBuild
+from gpulab.runtime.emulated import EmulatedDevice
+
+COLUMNS = (1, 2, 3, 255, 257, 1000, 50257)
+"""One element; fewer than a pack; odd lengths; several rows a block; rows re-read in part."""
+NUMBA_COLUMNS = (257, 3, 1000, 33, 255)
+"""One a format: Numba's compilation is slow (and fp32 has 257, as the other tests do)."""
+
+
+def judged_on_everything(one, dims_of, capability=(8, 9)):
+    """One launch of rows of all families, for each of some seeds; each by its own bound."""
+    names = families_for(one.variant.format)
+    cols, seeds = dims_of
+    dims = {"rows": len(names) * len(seeds), "cols": cols}
+    j = judge(one, dims, capability, families=[together(names, seeds)])
+    assert j.arithmetic_passed, (one.label, cols, j.reason)
+    assert not j.structure, (one.label, cols, j.reason)
+
+
+@pytest.mark.parametrize("key", NAMES, ids="-".join)
+def test_every_family_seed_and_odd_length(key):
+    """Formats take turns with the lengths; each length also gets the verdict that the lab gives:
+    families, probes and power certificate, NaN and infinities in a few rows."""
+    rows_of = formats_of(key)
+    lengths = COLUMNS if key[1] == "raw" else NUMBA_COLUMNS[: min(4, len(rows_of))]
+    for number, cols in enumerate(lengths):
+        one = rows_of[number % len(rows_of)]
+        judged_on_everything(one, (cols, range(10) if cols <= 1000 else range(1)))
+        if cols <= 1000:
+            j = judge(one, {"rows": 9, "cols": cols}, effort="full" if cols == 257 else "quick")
+            assert j.verdict == "PASS", (one.label, cols, j.reason)
+
+
+@pytest.mark.parametrize(
+    ("capability", "fmt", "cols"), [((7, 5), "fp32", 33000), ((9, 0), "bf16", 20001)], ids=str
+)
+@pytest.mark.parametrize("key", NAMES, ids="-".join)
+def test_long_rows_keep_what_the_card_has_room_for(key, capability, fmt, cols):
+    """On 7.5 shared memory ends first; one element a pack, the rest of a row is read again."""
+    if key[1] == "raw":
+        for one in formats_of(key):
+            if one.variant.format == fmt:
+                judged_on_everything(one, (cols, range(1)), capability)
+
+
+@pytest.mark.parametrize("one", LESSONS, ids=label)
+def test_every_lesson_fails_where_it_says(one):
+    dims = {"rows": 16, "cols": 257}
+    refusal = one.refusal((8, 9), "emulated", dims)
+    if refusal is not None:
+        assert one.spec.name == "index32"
+        assert refusal == "shows beyond 2^32 elements only"
+        assert one.refusal((8, 9), "emulated", {"rows": 1 << 17, "cols": (1 << 15) + 1}) is None
+        return
+    j = judge(one, dims)
+    assert j.verdict == "FAIL"
+    assert not j.structure, "by its arithmetic, not by a crash"
+    assert set(one.variant.caught_on) <= set(j.caught_on)
+    codes = {r.code for r in j.reasons}
+    assert codes <= {"interval", "rms", "exact-probe", "contract"}
+    assert isinstance(one.spec.build(one.variant, (8, 9), dims), RawBuild)
+
+
+PASSED_BY = {
+    ("rmsnorm", "early_rounding", "bf16"): "0.01",
+    ("rmsnorm", "early_rounding", "fp16"): "0.001",
+    ("layernorm", "naive_variance", "fp32"): "0.001",
+    ("softmax", "no_max", "fp32"): "0.001",
+    ("softmax", "half_sum", "fp16"): "0.001",
+    ("softmax", "half_exp", "bf16"): "0.001",
+    ("logsoftmax", "log_of_softmax", "fp32"): "0.001",
+    ("crossentropy", "log_of_softmax", "bf16"): "0.001",
+}
+
+
+@pytest.mark.parametrize("key", PASSED_BY, ids="-".join)
+def test_the_usual_comparison_on_normal_inputs_passes_the_lesson(key):
+    op, name, fmt = key
+    record = judge(case(op, name, fmt), {"rows": 16, "cols": 257}).to_record()
+    assert record["verdict"] == "FAIL"
+    assert "normal" in record["allclose_passes_on"][PASSED_BY[key]]
+
+
+RNG = np.random.default_rng(5)
+ROWS = 3.0 * RNG.standard_normal((6, 257))
+
+
+def twins(op, name, fmt="fp32"):
+    return [c for c in HONEST if (c.spec.op, c.spec.name, c.variant.format) == (op, name, fmt)]
+
+
+@pytest.mark.parametrize(
+    "one", twins("softmax", "online") + twins("softmax", "two_pass"), ids=label
+)
+def test_softmax_rows_sum_to_one_and_ignore_a_shift(one):
+    y = run(one, x=ROWS)["y"]
+    np.testing.assert_allclose(y.sum(axis=1), 1.0, rtol=257 * 2.0**-24)
+    whole = np.round(ROWS * 1024) / 1024  # a shift by 256 is exact then
+    np.testing.assert_array_equal(run(one, x=whole)["y"], run(one, x=whole + 256)["y"])
+
+
+@pytest.mark.parametrize("one", twins("logsoftmax", "online"), ids=label)
+def test_log_softmax_is_the_logarithm_of_softmax(one):
+    y = run(one, x=ROWS)["y"]
+    np.testing.assert_allclose(np.exp(y).sum(axis=1), 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("one", twins("rmsnorm", "row"), ids=label)
+def test_rms_norm_of_a_scaled_row(one):
+    """A power of two changes no bit while eps is nothing beside the squares."""
+    weight = RNG.uniform(0.5, 1.5, 257)
+    large = 2.0**40 * ROWS
+    here, there = (run(one, x=x, weight=weight)["y"] for x in (large, 2 * large))
+    np.testing.assert_array_equal(here, there)
+
+
+@pytest.mark.parametrize("one", twins("layernorm", "two_pass"), ids=label)
+def test_layer_norm_of_a_shifted_row(one):
+    weight, bias = RNG.uniform(0.5, 1.5, 257), RNG.standard_normal(257)
+    whole = np.round(ROWS * 256) / 256
+    here, there = (run(one, x=x, weight=weight, bias=bias)["y"] for x in (whole, whole + 1024))
+    np.testing.assert_allclose(here, there, atol=2e-6)
+
+
+@pytest.mark.parametrize("key", NAMES, ids="-".join)
+def test_no_thread_races_another(key):
+    """Two warps a row and more, under the race detector."""
+    one = formats_of(key)[0]
+    dims = {"rows": 2, "cols": 257 if key[1] == "numba" else 2056}
+    stored = ops.get(key[0]).stored_inputs(one.variant, dims, "normal", 0)
+    runner = KernelRunner(one, EmulatedDevice((8, 9), sanitize=True), dims)
+    first, second = runner(stored, poison=0x5A), runner(stored, poison=0xA5)
+    for name, array in first.outputs.items():
+        assert array.tobytes() == second.outputs[name].tobytes()
