@@ -111,15 +111,25 @@ def test_early_rounding_is_what_a_usual_comparison_passes():
     assert record["contract"] == "fp32-sum"
 
 
-def test_a_long_row_summed_in_half_shows_on_the_exact_probe_alone():
+def test_the_exact_probe_alone_sees_a_skipped_column_of_a_long_row():
     """20000 columns: D of ordinary rows has room; where no order of sums rounds it has none."""
     dims = {"rows": 4, "cols": 20000}
     j = judged("softmax", FP32, k.softmax, dims, how={"total": k.narrow_sum("fp16")})
     assert "exact" in j.caught_on
-    skipped = judged(
-        "rmsnorm", FP32, k.rmsnorm, dims, how={"total": lambda v: k.plain_sum(v[:, :-1])}
-    )
-    assert [p.probe for p in skipped.probes if not p.passed] == ["exact"]
+    skipping = {"total": lambda v: k.plain_sum(v[:, 1:])}
+    plain = ["normal", "mixed"]
+    skipped = judged("rmsnorm", FP32, k.rmsnorm, dims, how=skipping, families=plain)
+    assert skipped.caught_on == ("exact",)
+
+
+def test_the_rms_alone_sees_errors_that_are_all_too_large_but_allowed():
+    """Every result off by 2^-19, inside D of 1000 columns: no honest order of sums does that."""
+
+    def stretched(outputs, poison):
+        outputs["y"] *= np.float32(1 + 2.0**-19)
+
+    j = judged("rmsnorm", FP32, k.rmsnorm, {"rows": 20, "cols": 1000}, spoil=stretched)
+    assert {r.code for f in j.families for r in f.reasons} == {"rms"}
 
 
 SPOILS = {

@@ -87,6 +87,13 @@ class TestLayerNorm:
         y = run(one, x=x, weight=np.ones(300), bias=np.full(300, 0.25))["y"]
         np.testing.assert_allclose(y, 0.25, atol=3e-4)
 
+    def test_of_half_a_million_equal_numbers_is_not_nan(self, one):
+        """Their mean is off by an ulp, and the variance about it may come out below 0."""
+        cols = 500_009
+        x = np.full((1, cols), F32(2.03096394e30))
+        y = run(one, x=x, weight=np.ones(cols), bias=np.full(cols, 0.25))["y"]
+        np.testing.assert_allclose(y, 0.25, atol=3e-4)
+
     def test_of_a_spread_row_up_to_1e30(self, one):
         x = (1e30 * np.linspace(-1, 1, 300)).astype(F32).astype(np.float64)
         y = run(one, x=x[None], **affine_free(300))["y"][0]
