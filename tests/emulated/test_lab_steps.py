@@ -116,6 +116,8 @@ def test_transpose_meets_no_bank_twice():
 def test_every_step_of_the_registry_makes_what_its_kernel_takes():
     found = 0
     for case in registry.cases("matmul", studies=True):
+        if case.spec.backend == "library":
+            continue  # takes the arrays by name, and has no parameters of its own
         steps = case.spec.steps(case.variant, (9, 0), {"m": 64, "n": 64, "k": 64})
         made = {p.name: p for step in steps for p in step.params if p.role == "out"}
         assert isinstance(steps, tuple)

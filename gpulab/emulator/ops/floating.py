@@ -71,7 +71,7 @@ def _add_sub(instr: Instr, env: Env) -> Op:
     if kind is not None:
         return integer.add_sub(instr, kind)
     if half.is_half(instr):
-        return half.binary(instr)
+        return _widening(instr) if "f32" in instr.modifiers else half.binary(instr)
     if "cc" in instr.modifiers:
         return integer.add_sub(instr, instr.modifiers[-1].replace("b", "u"))
     if instr.base == "add":
@@ -87,6 +87,16 @@ def _add_sub(instr: Instr, env: Env) -> Op:
         return choose
 
     return _binary(instr, minus(_adder), minus(_adder64))
+
+
+def _widening(instr: Instr) -> Op:
+    """A half and a float32 (from 10.0): the half is widened, which is exact, the result rounded."""
+    words, form = instr.modifiers, instr.modifiers[-1]
+    only(instr, words, "rn", "sat", "f32", form)
+    ufunc: Any = np.add if instr.base == "add" else np.subtract
+    widen = half.reader(form)
+    whole = wrapped(lambda a, b: ufunc(widen(a), b), words[:-1], UNROUNDED.get(instr.base))
+    return simple(instr, whole, ("u16", "f32"), "f32")
 
 
 @family("mul")

@@ -87,6 +87,11 @@ def _op(instr: Instr, count: int, one: Callable[..., Array]) -> Op:
     return simple(instr, function, (kind,) * count, kind)
 
 
+def reader(form: str) -> Callable[[Array], Array]:
+    """From codes of a half format to float32, exactly."""
+    return _reader(form, ())
+
+
 def binary(instr: Instr) -> Op:
     """add, sub, mul, min, max."""
     form, _ = form_of(instr)
