@@ -89,14 +89,18 @@ def _add_sub(instr: Instr, env: Env) -> Op:
     return _binary(instr, minus(_adder), minus(_adder64))
 
 
+_WIDENING: dict[str, Any] = {"add": np.add, "sub": np.subtract, "fma": exact.fma_f32}
+
+
 def _widening(instr: Instr) -> Op:
-    """A half and a float32 (from 10.0): the half is widened, which is exact, the result rounded."""
+    """Halves before a last float32 (from 10.0): they are widened, which is exact, then one rounding."""
     words, form = instr.modifiers, instr.modifiers[-1]
     only(instr, words, "rn", "sat", "f32", form)
-    ufunc: Any = np.add if instr.base == "add" else np.subtract
+    operation = _WIDENING[instr.base]
     widen = half.reader(form)
-    whole = wrapped(lambda a, b: ufunc(widen(a), b), words[:-1], UNROUNDED.get(instr.base))
-    return simple(instr, whole, ("u16", "f32"), "f32")
+    whole = wrapped(lambda *x: operation(*map(widen, x[:-1]), x[-1]), words[:-1], None)
+    halves = 2 if instr.base == "fma" else 1
+    return simple(instr, whole, ("u16",) * halves + ("f32",), "f32")
 
 
 @family("mul")
@@ -118,7 +122,9 @@ def _mul(instr: Instr, env: Env) -> Op:
 
 @family("fma")
 def _fma(instr: Instr, env: Env) -> Op:
-    return half.fused(instr) if half.is_half(instr) else fused(instr)
+    if half.is_half(instr):
+        return _widening(instr) if "f32" in instr.modifiers else half.fused(instr)
+    return fused(instr)
 
 
 def fused(instr: Instr) -> Op:

@@ -1,4 +1,4 @@
-"""add and sub of a half and a float32, which code for 10.0 and later uses."""
+"""add, sub and fma of halves and a float32, which code for 10.0 and later uses."""
 
 import pytest
 
