@@ -11,6 +11,7 @@ Source: nvJitLink documentation, chapter "Supported Link Options".
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,7 @@ from gpulab.errors import BuildError
 from gpulab.runtime import diagnostics, toolkit
 
 _PTX, _LTOIR = 2, 3  # nvJitLinkInputType
+_NAMES_A_FILE = re.compile(r"^\s*\.file\s", re.MULTILINE)
 CACHING = (12, 1)
 """The first nvJitLink that knows ``-no-cache``."""
 
@@ -65,8 +67,9 @@ def assemble(
         BuildError: ptxas refuses it (with the source line, where the PTX has one), or nvJitLink
             is not installed.
     """
-    options = [f"-arch={target}", "-lineinfo", "-verbose"]
-    options.append(f"-Xptxas=-fmad={'true' if contract else 'false'}")
+    options = [f"-arch={target}", "-verbose", f"-Xptxas=-fmad={'true' if contract else 'false'}"]
+    if _NAMES_A_FILE.search(ptx):  # lines of no file: nvJitLink may abort on them, with the process
+        options.append("-lineinfo")
     return _link([(_PTX, ptx.encode() + b"\0", name)], options, major, "Cubin", ptx)
 
 

@@ -206,6 +206,32 @@ def test_no_numba_names_the_command(monkeypatch):
     numba_ptx._numba.cache_clear()
 
 
+PLAIN = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry reciprocal(.param .u64 at)
+{
+    .reg .b64 %rd<2>;
+    .reg .f64 %fd<3>;
+    ld.param.u64 %rd1, [at];
+    ld.global.f64 %fd1, [%rd1];
+    rcp.rn.f64 %fd2, %fd1;
+    st.global.f64 [%rd1], %fd2;
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_lines_are_asked_for_only_where_the_ptx_names_a_file(monkeypatch, named):
+    asked = []
+    link = nvjitlink._link
+    monkeypatch.setattr(nvjitlink, "_link", lambda *a: asked.append(a[1]) or link(*a))
+    ptx = PLAIN + (' .file 1 "reciprocal.cu"\n' if named else '// .file 1 "none.cu"\n')
+    assert nvjitlink.assemble(ptx, "sm_80", major=13).image
+    assert ("-lineinfo" in asked[0]) == named
+
+
 def test_no_nvjitlink_names_the_command(monkeypatch):
     monkeypatch.setattr(toolkit, "nvjitlink", lambda major: None)
     with pytest.raises(BuildError, match="nvJitLink") as caught:
