@@ -20,6 +20,9 @@ _F64_EXPONENT = np.int64(0x7FF)
 
 Array = NDArray[np.float64]
 
+USUAL = (1e-2, 1e-3)
+"""Tolerances of the allclose that tests usually make, relative and absolute alike."""
+
 
 @dataclass(frozen=True)
 class ErrorSummary:
@@ -127,3 +130,11 @@ def _power(exponent: NDArray[Any]) -> Array:
     """2^exponent for integers in the normal range of float64, without a call to ldexp."""
     field: NDArray[np.int64] = (exponent + _F64_BIAS).astype(np.int64) << _F64_MANTISSA
     return field.view(np.float64)
+
+
+def usual_allclose(close: dict[str, bool], got: Array, right: Array) -> None:
+    """Note in ``close``, by tolerance, whether ``allclose(got, right)`` passes too."""
+    for t in USUAL:
+        with np.errstate(over="ignore"):
+            passes = bool(np.allclose(got, right, rtol=t, atol=t, equal_nan=True))
+        close[f"{t:g}"] = close.get(f"{t:g}", True) and passes

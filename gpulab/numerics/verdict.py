@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -74,6 +75,7 @@ class FamilyResult:
         rms: rms of (got - R1) / S; None where the arithmetic is exact.
         rms_limit: its limit.
         reasons: what failed here.
+        allclose: for each usual tolerance, whether ``allclose(got, R1)`` passes.
     """
 
     family: str
@@ -90,6 +92,7 @@ class FamilyResult:
     rms: float | None
     rms_limit: float | None
     reasons: tuple[Reason, ...] = ()
+    allclose: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def rms_fraction(self) -> float:
@@ -120,6 +123,7 @@ class FamilyResult:
             "rms": json_number(self.rms),
             "rms_limit": json_number(self.rms_limit),
             "reasons": [str(r) for r in self.reasons],
+            "allclose": dict(self.allclose),
         }
 
 
@@ -168,6 +172,8 @@ class Judgement:
     """The verdict on one kernel at one size, and everything it rests on.
 
     ``families[0]`` gives the errors shown in tables; fractions are the largest of all families.
+    ``contract_name`` is that of the rounding contract it was judged by, where the operation has
+    several.
     """
 
     families: tuple[FamilyResult, ...]
@@ -180,6 +186,13 @@ class Judgement:
     runs: int
     rests_on: Literal["both", "contract"] = "both"
     notes: tuple[str, ...] = field(default=())
+    contract_name: str = ""
+
+    @property
+    def caught_on(self) -> tuple[str, ...]:
+        """Families and probes on which the arithmetic gate fails it."""
+        families = [f.family for f in self.families if not f.arithmetic_fraction <= 1.0]
+        return (*families, *(p.probe for p in self.probes if not p.passed))
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -251,7 +264,13 @@ class Judgement:
         """The fields of the lab's record that the gates fill."""
         first = self.families[0]
         reason = self.reason
-        return {
+        close: dict[str, list[str]] = {}
+        for family in self.families:
+            for tolerance, passes in family.allclose.items():
+                if passes:
+                    close.setdefault(tolerance, []).append(family.family)
+        named = {"contract": self.contract_name} if self.contract_name else {}
+        return named | {
             "inputs": {
                 "family": first.family,
                 "seed": first.seed,
@@ -284,4 +303,6 @@ class Judgement:
             "probes": [p.to_json() for p in self.probes],
             "power": [c.to_json() for c in self.power],
             "notes": list(self.notes),
+            "caught_on": list(self.caught_on),
+            "allclose_passes_on": close,
         }

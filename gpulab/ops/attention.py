@@ -20,10 +20,11 @@ from gpulab.errors import UsageError
 from gpulab.formats import storage_dtype
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Capability, VariantLike
+from gpulab.numerics.verdict import Judgement
 from gpulab.ops.attention_contract import CONTRACTS, AttentionContract, scaled
 from gpulab.ops.attention_data import Data
 from gpulab.ops.attention_families import QUICK, AttentionFamily, draw, families_for, get_family
-from gpulab.ops.attention_judge import AttentionJudgement, Case
+from gpulab.ops.attention_judge import Case
 from gpulab.ops.base import Dims, Effort, RestsOn, Runner
 
 MAX_HEAD_DIM = 256
@@ -179,7 +180,7 @@ class Attention:
         atomics: bool = False,
         cache: Cache | None = None,
         rests_on: RestsOn = "both",
-    ) -> AttentionJudgement:
+    ) -> Judgement:
         """Run a kernel and judge both its outputs by its declared contract.
 
         Runs: one for each family, one repetition of the first with the other poison, and the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,12 +14,11 @@ from gpulab.numerics.inputs import MIN_ROUNDING_SHARE
 from gpulab.numerics.power import Certificate
 from gpulab.numerics.simulate import Spread
 from gpulab.numerics.structure import POISONS, Finding
-from gpulab.numerics.verdict import Judgement, ProbeResult, Reason
+from gpulab.numerics.verdict import FamilyResult, Judgement, ProbeResult, Reason
 from gpulab.ops.attention_data import Data, Inputs
 from gpulab.ops.attention_families import AttentionFamily
 from gpulab.ops.attention_measure import (
     LSE,
-    AttentionFamilyResult,
     largest_r0,
     measure,
     of_piece,
@@ -33,33 +31,6 @@ from gpulab.ops.attention_simulate import row_squares
 from gpulab.ops.base import Effort, RestsOn, Runner
 
 Outputs = Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class AttentionJudgement(Judgement):
-    """The verdict on an attention kernel.
-
-    Args:
-        contract_name: of the contract it was judged by; empty: the operation's only one.
-        caught_on: families and probes on which the arithmetic gate failed it.
-    """
-
-    contract_name: str = ""
-    caught_on: tuple[str, ...] = field(default=())
-
-    def to_record(self) -> dict[str, Any]:
-        """The fields of the lab's record."""
-        close: dict[str, list[str]] = {}
-        for family in self.families:
-            assert isinstance(family, AttentionFamilyResult)
-            for tolerance, passes in family.allclose.items():
-                if passes:
-                    close.setdefault(tolerance, []).append(family.family)
-        return super().to_record() | {
-            "contract": self.contract_name or None,
-            "caught_on": list(self.caught_on),
-            "allclose_passes_on": close,
-        }
 
 
 class Case:
@@ -87,16 +58,14 @@ class Case:
         self.notes: list[str] = []
         self.runs = 0
 
-    def judge(self) -> AttentionJudgement:
+    def judge(self) -> Judgement:
         """Run everything and put it together."""
         results = [self._family(i, family) for i, family in enumerate(self.families)]
         asked = probes(self.effort) if self.rests_on == "both" else ()
         probed = [p for p in (self._probe(probe) for probe in asked) if p is not None]
-        caught = [r.family for r in results if not r.arithmetic_fraction <= 1.0]
-        caught += [p.probe for p in probed if not p.passed]
         _, text, coverage = self.data.sample
         dims = self.data.dims
-        return AttentionJudgement(
+        return Judgement(
             families=tuple(results),
             probes=tuple(probed),
             power=self._power(asked),
@@ -108,7 +77,6 @@ class Case:
             rests_on=self.rests_on,
             notes=tuple(self.notes),
             contract_name=self.contract.name,
-            caught_on=tuple(caught),
         )
 
     def _launch(self, inputs: Inputs, poison: int, where: str) -> Outputs | None:
@@ -140,7 +108,7 @@ class Case:
             text = f"{where}: {finding.text}{at}"
             self.structure.append(Reason(finding.code, text, finding.index, where))
 
-    def _family(self, number: int, family: AttentionFamily) -> AttentionFamilyResult:
+    def _family(self, number: int, family: AttentionFamily) -> FamilyResult:
         inputs = self.data.family(family)
         colours = POISONS if number % 2 == 0 else (POISONS[1], POISONS[0])
         got = self._launch(inputs, colours[0], family.name)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpulab.formats import decode, get
 from gpulab.numerics import gates
-from gpulab.numerics.errors import ErrorSummary, elementwise
+from gpulab.numerics.errors import ErrorSummary, elementwise, usual_allclose
 from gpulab.numerics.gates import ContractTolerance, RmsSum
 from gpulab.numerics.rounding import through
 from gpulab.numerics.structure import first_index
@@ -23,24 +23,7 @@ from gpulab.ops.attention_simulate import row_squares
 
 Outputs = Mapping[str, NDArray[Any]]
 
-USUAL = (1e-2, 1e-3)
-"""Tolerances of the allclose that tests usually make, relative and absolute alike."""
 LSE = get("fp32")
-
-
-@dataclass(frozen=True)
-class AttentionFamilyResult(FamilyResult):
-    """Numbers of a family, and what the usual comparison would have said.
-
-    Args:
-        allclose: for each usual tolerance, whether ``allclose(out, R1)`` passes.
-    """
-
-    allclose: Mapping[str, bool] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """For records."""
-        return super().to_json() | {"allclose": dict(self.allclose)}
 
 
 @dataclass
@@ -51,7 +34,7 @@ class _Sums:
     contract: float = 0.0
     interval: float = 0.0
     rms: RmsSum = field(default_factory=RmsSum)
-    close: dict[str, bool] = field(default_factory=lambda: {f"{t:g}": True for t in USUAL})
+    close: dict[str, bool] = field(default_factory=dict)
     reasons: dict[str, Reason] = field(default_factory=dict)
 
     def fail(self, code: str, text: str, index: tuple[int, ...] | None, where: str) -> None:
@@ -95,7 +78,7 @@ def tolerance_of(data: Data) -> ContractTolerance:
 
 def measure(
     data: Data, inputs: Inputs, family: AttentionFamily, outputs: Outputs | None, asked: bool
-) -> AttentionFamilyResult:
+) -> FamilyResult:
     """Judge the outputs on one family.
 
     Args:
@@ -122,7 +105,7 @@ def measure(
             text = f"{family.name}: rms((got - R1) / (P |V|)) = {rms:.3g}, limit {limit:.3g}"
             sums.fail("rms", text, sums.error1.index, family.name)
     atol = tolerance.rtol * largest
-    return AttentionFamilyResult(
+    return FamilyResult(
         family=family.name,
         seed=data.seed,
         max_abs_err=sums.error0.max_abs,
@@ -146,9 +129,7 @@ def _judge(sums: _Sums, data: Data, piece: Piece, got: tuple[Floats, Floats], wh
     sums.error0 = sums.error0.merge(_placed(elementwise(out, piece.r0), data, piece))
     sums.error1 = sums.error1.merge(_placed(elementwise(out, right.out), data, piece))
     sums.storage = sums.storage.merge(_placed(elementwise(right.out, piece.r0), data, piece))
-    for t in USUAL:
-        close = np.allclose(out, right.out, rtol=t, atol=t, equal_nan=True)
-        sums.close[f"{t:g}"] &= bool(close)
+    usual_allclose(sums.close, out, right.out)
     squares = row_squares(out, right)
     sums.rms.square += float(squares.sum())
     sums.rms.count += squares.size

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpulab.numerics import gates
 from gpulab.numerics.contract import Allowance, Contract
-from gpulab.numerics.errors import ErrorSummary, elementwise
+from gpulab.numerics.errors import ErrorSummary, elementwise, usual_allclose
 from gpulab.numerics.gates import ContractTolerance, RmsSum
 from gpulab.numerics.reference import Patch
 from gpulab.numerics.rounding import through
@@ -77,6 +77,7 @@ class _Sums:
     contract: float = 0.0
     interval: float = 0.0
     rms: RmsSum = field(default_factory=RmsSum)
+    close: dict[str, bool] = field(default_factory=dict)
     reasons: dict[str, Reason] = field(default_factory=dict)
 
     def merge(self, other: _Sums) -> None:
@@ -85,6 +86,8 @@ class _Sums:
         self.contract = max(self.contract, other.contract)
         self.interval = max(self.interval, other.interval)
         self.rms.merge(other.rms)
+        for tolerance, passes in other.close.items():
+            self.close[tolerance] = self.close.get(tolerance, True) and passes
         for code, reason in other.reasons.items():
             self.reasons.setdefault(code, reason)
 
@@ -149,6 +152,7 @@ def measure(
         rms=rms,
         rms_limit=limit,
         reasons=tuple(sums.reasons.values()),
+        allclose=sums.close,
     )
 
 
@@ -173,6 +177,7 @@ def _judge(
     sums.error0 = sums.error0.merge(_placed(elementwise(band.got, band.r0), band))
     right = to_output(contract, band.r1) if contract.exact else band.r1
     sums.error1 = sums.error1.merge(_placed(elementwise(band.got, right), band))
+    usual_allclose(sums.close, band.got, right)
     ceiling = gates.contract_gate(band.got, band.r0, largest, tolerance)
     sums.contract = max(sums.contract, ceiling.fraction)
     at = first_index(~ceiling.ok)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,43 +15,16 @@ from gpulab.numerics.inputs import MIN_ROUNDING_SHARE
 from gpulab.numerics.power import Certificate
 from gpulab.numerics.simulate import Spread
 from gpulab.numerics.structure import POISONS, Finding
-from gpulab.numerics.verdict import Judgement, ProbeResult, Reason
+from gpulab.numerics.verdict import FamilyResult, Judgement, ProbeResult, Reason
 from gpulab.ops.base import Effort, RestsOn, Runner
 from gpulab.ops.rows_contract import Floats, RowContract, Sums
 from gpulab.ops.rows_data import RowData, RowInputs, row_squares
 from gpulab.ops.rows_families import RowFamily
-from gpulab.ops.rows_measure import RowFamilyResult, bands, ceiling, measure
+from gpulab.ops.rows_measure import bands, ceiling, measure
 from gpulab.ops.rows_mutants import Evidence, certify
 from gpulab.ops.rows_probes import RowProbe
 
 Outputs = Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class RowJudgement(Judgement):
-    """The verdict on a row kernel.
-
-    Args:
-        contract_name: of the rounding contract it was judged by; empty: the operation's only one.
-        caught_on: families and probes on which the arithmetic gate failed it.
-    """
-
-    contract_name: str = ""
-    caught_on: tuple[str, ...] = field(default=())
-
-    def to_record(self) -> dict[str, Any]:
-        """The fields of the lab's record."""
-        close: dict[str, list[str]] = {}
-        for family in self.families:
-            assert isinstance(family, RowFamilyResult)
-            for tolerance, passes in family.allclose.items():
-                if passes:
-                    close.setdefault(tolerance, []).append(family.family)
-        return super().to_record() | {
-            "contract": self.contract_name or None,
-            "caught_on": list(self.caught_on),
-            "allclose_passes_on": close,
-        }
 
 
 class Case:
@@ -82,16 +54,14 @@ class Case:
         self.notes: list[str] = []
         self.runs = 0
 
-    def judge(self) -> RowJudgement:
+    def judge(self) -> Judgement:
         """Run everything and put it together."""
         results = [self._family(i, family) for i, family in enumerate(self.families)]
         probes: Sequence[RowProbe] = ()
         if self.rests_on == "both":
             probes = self.data.op.probes(self.contract, self.data.dims, self.effort)
         probed = [self._probe(probe) for probe in probes]
-        caught = [r.family for r in results if not r.arithmetic_fraction <= 1.0]
-        caught += [p.probe for p in probed if not p.passed]
-        return RowJudgement(
+        return Judgement(
             families=tuple(results),
             probes=tuple(probed),
             power=self._power(probes),
@@ -103,7 +73,6 @@ class Case:
             rests_on=self.rests_on,
             notes=tuple(self.notes),
             contract_name=self.contract.name,
-            caught_on=tuple(caught),
         )
 
     def _launch(self, inputs: RowInputs, poison: int, where: str) -> Outputs | None:
@@ -134,7 +103,7 @@ class Case:
             text = f"{where}: {finding.text}{at}"
             self.structure.append(Reason(finding.code, text, finding.index, where))
 
-    def _family(self, number: int, family: RowFamily) -> RowFamilyResult:
+    def _family(self, number: int, family: RowFamily) -> FamilyResult:
         inputs = self.data.family(family)
         colours = POISONS if number % 2 == 0 else (POISONS[1], POISONS[0])
         got = self._launch(inputs, colours[0], family.name)

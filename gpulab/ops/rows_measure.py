@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpulab.formats import decode
 from gpulab.numerics import gates
-from gpulab.numerics.errors import ErrorSummary, elementwise
+from gpulab.numerics.errors import ErrorSummary, elementwise, usual_allclose
 from gpulab.numerics.gates import ContractTolerance, RmsSum
 from gpulab.numerics.simulate import Spread
 from gpulab.numerics.structure import first_index
@@ -19,24 +19,6 @@ from gpulab.numerics.verdict import FamilyResult, Reason
 from gpulab.ops.rows_contract import Answer, Floats
 from gpulab.ops.rows_data import RowData, RowInputs, row_squares
 from gpulab.ops.rows_families import RowFamily
-
-USUAL = (1e-2, 1e-3)
-"""Tolerances of the allclose that tests usually make, relative and absolute alike."""
-
-
-@dataclass(frozen=True)
-class RowFamilyResult(FamilyResult):
-    """Numbers of a family, and what the usual comparison would have said.
-
-    Args:
-        allclose: for each usual tolerance, whether ``allclose(got, R1)`` passes.
-    """
-
-    allclose: Mapping[str, bool] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """For records."""
-        return super().to_json() | {"allclose": dict(self.allclose)}
 
 
 def bands(
@@ -85,7 +67,7 @@ class _Sums:
     interval: float = 0.0
     rms: float | None = None
     rms_limit: float | None = None
-    close: dict[str, bool] = field(default_factory=lambda: {f"{t:g}": True for t in USUAL})
+    close: dict[str, bool] = field(default_factory=dict)
     reasons: dict[str, Reason] = field(default_factory=dict)
 
     def fail(self, code: str, text: str, index: tuple[int, ...] | None, where: str) -> None:
@@ -112,7 +94,7 @@ def measure(
     family: RowFamily,
     outputs: Mapping[str, NDArray[Any]] | None,
     asked: bool,
-) -> RowFamilyResult:
+) -> FamilyResult:
     """Judge the outputs on one family.
 
     Args:
@@ -135,7 +117,7 @@ def measure(
             _judge(sums, data, inputs, answer, values, family, asked, answer is main)
             _rms(sums, answer, values, spreads.get(answer.name), family)
     atol = tolerance.rtol * largest
-    return RowFamilyResult(
+    return FamilyResult(
         family=family.name,
         seed=data.seed,
         max_abs_err=sums.error0.max_abs,
@@ -170,10 +152,7 @@ def _judge(
         if shown:
             sums.error0 = sums.error0.merge(_placed(elementwise(got, exact), first))
             sums.error1 = sums.error1.merge(_placed(elementwise(got, right.r1), first))
-        for t in USUAL:
-            key = f"{t:g}"
-            with np.errstate(over="ignore"):
-                sums.close[key] &= bool(np.allclose(got, right.r1, rtol=t, atol=t, equal_nan=True))
+        usual_allclose(sums.close, got, right.r1)
         if meetable or asked:
             gate = gates.contract_gate(got, exact, largest, tolerance)
             sums.contract = max(sums.contract, gate.fraction)
