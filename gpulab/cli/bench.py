@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from gpulab.cli import bench_ceilings
 from gpulab.cli.options import (
     case_options,
     check_dim,
@@ -20,6 +21,9 @@ from gpulab.errors import UsageError
 @click.group("bench", short_help="Time kernels against their library baseline on a card.")
 def command() -> None:
     """Time kernels against their library baseline, interleaved in one run, with their errors."""
+
+
+command.add_command(bench_ceilings.command)
 
 
 def _sizes(text: str) -> list[dict[str, int]]:
@@ -84,6 +88,7 @@ def matmul(
 ) -> int:
     """Matmul at several sizes; every timed output is verified."""
     from gpulab.bench import ladder as rungs
+    from gpulab.bench.records import append, check_folder
     from gpulab.cli.session import evaluate_cases, open_session
     from gpulab.lab import render, verdict
     from gpulab.lab.environment import environment
@@ -92,8 +97,7 @@ def matmul(
     if not 1 <= runs <= 10_000 or not 0 <= warmup <= 10_000:
         raise UsageError(f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000")
     wanted, drawn = _sizes(sizes), _families(families)
-    if save is not None and not save.parent.is_dir():
-        raise UsageError(f"--save: folder {save.parent} does not exist")
+    check_folder("--save", save)
     if ladder and (kernel, backend, format_) != (None, None, None):
         raise UsageError("--ladder names its rows itself", fix="leave --kernel and the like out")
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
@@ -110,10 +114,7 @@ def matmul(
         for record in records:
             session.emit(record)
         if save is not None:
-            with save.open("a") as lines:
-                for record in records:
-                    if record["verdict"] is not None:
-                        lines.write(json.dumps(record | {"environment": around}) + "\n")
+            append(save, records, around)
         if ladder:
             session.console.print(rungs.table(records, _title(dims, seed)))
         else:
