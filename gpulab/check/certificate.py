@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gpulab import ops
+from gpulab.check.subject import Setting, Subject, get_subject
 from gpulab.exercises.base import Exercise
-from gpulab.formats import decode
-from gpulab.numerics.contract import Contract
 from gpulab.ops.base import RunResult
 from gpulab.registry import Capability
 
@@ -40,6 +38,18 @@ class Line:
         return {"mutant": self.mutant, "status": self.status, "text": self.text}
 
 
+@dataclass(frozen=True)
+class _Right:
+    """Stands for a kernel that is right."""
+
+    subject: Subject
+    setting: Setting
+
+    def __call__(self, inputs: Mapping[str, NDArray[Any]], *, poison: int) -> RunResult:
+        expected = self.subject.expected(self.setting, inputs)
+        return RunResult({one.name: one.stored() for one in expected}, inputs_unchanged=True)
+
+
 def certificate(exercise: Exercise, seed: int, capability: Capability = (8, 9)) -> tuple[Line, ...]:
     """Every standard mutant at every shape of an exercise.
 
@@ -48,22 +58,16 @@ def certificate(exercise: Exercise, seed: int, capability: Capability = (8, 9)) 
         seed: of the inputs.
         capability: whose arithmetic is declared.
     """
-    op, variant = ops.get(exercise.op), exercise.variant
-    contract = Contract.of(variant, capability)
-
-    def right(inputs: Mapping[str, NDArray[Any]], *, poison: int) -> RunResult:
-        a, b = (decode(contract.format, inputs[name]) for name in ("a", "b"))
-        with np.errstate(invalid="ignore", over="ignore"):
-            return RunResult({"c": contract.store(a @ b)}, inputs_unchanged=True)
-
+    op, variant, subject = ops.get(exercise.op), exercise.variant, get_subject(exercise.op)
     caught: dict[str, list[str]] = {}
     missed: dict[str, list[str]] = {}
     reasons: dict[str, str] = {}
     for shape in exercise.shapes:
         dims = " ".join(f"{k}={v}" for k, v in shape.dims.items())
+        setting = Setting(variant, capability, False, shape.dims, seed)
         judged = op.judge(
-            variant, shape.dims, right, capability=capability, families=shape.families,
-            seed=seed, effort=shape.effort,
+            variant, shape.dims, _Right(subject, setting), capability=capability,
+            families=shape.families, seed=seed, effort=shape.effort,
         )  # fmt: skip
         for one in judged.power:
             if one.status == "caught":

@@ -2,42 +2,40 @@
 
 The case is run again, twice, on the same inputs with two poison colours: what follows the poison
 was never written, what differs otherwise is nondeterministic, and the rest is compared with the
-float64 reference and with what common mistakes would have given.
+float64 reference and with what the operation's usual mistakes would have given.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.check import hypotheses, patterns
+from gpulab.check import patterns
 from gpulab.check.evidence import Diagnosis
+from gpulab.check.hypotheses import Evidence, Hypothesis, as_rows
+from gpulab.check.subject import Arrays, Expected, Setting, Subject
 from gpulab.errors import FaultError, GpulabError, KernelTimeoutError
-from gpulab.formats import decode, get
-from gpulab.numerics import gates, structure
-from gpulab.numerics.contract import Contract
+from gpulab.formats import get
+from gpulab.numerics import structure
 from gpulab.ops.base import Runner
 
 Floats = NDArray[np.float64]
 
 FAULTS = {
-    "out_of_bounds": (
-        "out-of-bounds",
-        "guard the access: threads beyond the matrix must not touch it "
-        "(row < m && column < n for C, the terms of k likewise)",
-    ),
-    "guard_zone": ("out-of-bounds", "guard the store: row < m && column < n"),
+    "out_of_bounds": ("out-of-bounds", "guard the access: {guard}"),
+    "guard_zone": ("out-of-bounds", "guard the store: {guard}"),
     "misaligned": (
         "misaligned",
         "a vector access needs an address that is a multiple of its size; rows start anywhere "
-        "when k or n is odd",
+        "when their length is odd",
     ),
     "uninitialised": (
         "uninitialised",
-        "fill every element of a tile before it is read, zeros beyond the matrix; do not add to "
+        "fill every element of a tile before it is read, zeros beyond the data; do not add to "
         "an output that you have not written",
     ),
     "async_in_flight": ("uninitialised", "wait for the asynchronous copy before reading"),
@@ -58,7 +56,7 @@ FAULTS = {
 """Fault kind -> (slug, what to do)."""
 
 
-def of_error(error: GpulabError) -> Diagnosis:
+def of_error(error: GpulabError, subject: Subject | None = None) -> Diagnosis:
     """What a fault or a timeout looks like."""
     if isinstance(error, KernelTimeoutError):
         return Diagnosis(
@@ -69,90 +67,105 @@ def of_error(error: GpulabError) -> Diagnosis:
     kind = str(error.details.get("fault", ""))
     slug, fix = FAULTS.get(kind, (kind or error.kind, ""))
     if isinstance(error, FaultError):
-        return Diagnosis(slug, error.message, fix)
+        guard = "threads beyond the data must not touch it" if subject is None else subject.guard
+        return Diagnosis(slug, error.message, fix.format(guard=guard))
     return Diagnosis(error.kind, error.message, error.fix or "")
 
 
-def of_case(
-    contract: Contract, inputs: dict[str, NDArray[Any]], run: Runner, seed: int
-) -> Diagnosis | None:
-    """Diagnose a product on given stored inputs; None where nothing is wrong on them.
+def of_case(subject: Subject, setting: Setting, inputs: Arrays, run: Runner) -> Diagnosis | None:
+    """Diagnose a kernel on given stored inputs; None where nothing is wrong on them.
 
     Args:
-        contract: what it is judged by.
-        inputs: stored ``a`` and ``b``.
+        subject: the operation.
+        setting: what the case is judged under.
+        inputs: as stored.
         run: the kernel.
-        seed: for the record only.
 
     Raises:
         GpulabError: the kernel faults.
     """
-    first_run = run(inputs, poison=structure.POISONS[0])
-    first = first_run.outputs["c"]
-    second = run(inputs, poison=structure.POISONS[1]).outputs["c"]
-    if not first_run.inputs_unchanged:
-        return Diagnosis("inputs-changed", "the kernel writes to its inputs", "write only to c")
-    a, b = (decode(contract.format, inputs[name]) for name in ("a", "b"))
-    with np.errstate(invalid="ignore", over="ignore"):
-        right, s = a @ b, np.abs(a) @ np.abs(b)
-    got = contract.values(first)
-    k = a.shape[1]
-    allowed = contract.allowance(k)
-    d = allowed.relative * s + allowed.absolute
-    ok = gates.interval(got, right, d, contract.output_row).ok
-    unwritten = structure.poisoned(first, structure.POISONS[0]) & structure.poisoned(
-        second, structure.POISONS[1]
+    first = run(inputs, poison=structure.POISONS[0])
+    second = run(inputs, poison=structure.POISONS[1])
+    expected = subject.expected(setting, inputs)
+    if not first.inputs_unchanged:
+        names = " and ".join(one.name for one in expected)
+        return Diagnosis(
+            "inputs-changed", "the kernel writes to its inputs", f"write only to {names}"
+        )
+    subtle = None
+    for one in expected:
+        stored = first.outputs[one.name], second.outputs[one.name]
+        found = _of_output(subject, setting, inputs, one, stored)
+        if found is not None and found.share:
+            return found if len(expected) == 1 else replace(found, text=f"{one.name}: {found.text}")
+        subtle = subtle or found
+    return subtle
+
+
+def _of_output(
+    subject: Subject,
+    setting: Setting,
+    inputs: Arrays,
+    one: Expected,
+    stored: tuple[NDArray[Any], NDArray[Any]],
+) -> Diagnosis | None:
+    """One output of two runs; a share of 0 where no element is outside its bound."""
+    got = one.values(stored[0])
+    unwritten = structure.poisoned(stored[0], structure.POISONS[0]) & structure.poisoned(
+        stored[1], structure.POISONS[1]
     )
-    bad = ~ok | unwritten
+    bad = ~one.ok(got) | unwritten
     if not bad.any():
-        found = _only_sizes(contract, a, b, got, right, d, s)
+        everything = np.ones(as_rows(got).shape, bool)
+        e = Evidence(setting, inputs, one, as_rows(got), everything)
+        found = _first(subject.subtle, e)
         return found if found is None else replace(found, share=0.0)
-    found = _find(contract, a, b, got, right, d, bad, unwritten, first, second)
+    e = Evidence(setting, inputs, one, as_rows(got), as_rows(bad))
+    found = _find(subject, e, as_rows(unwritten), stored)
     at = structure.first_index(unwritten if unwritten.any() else bad)
     assert at is not None
     return replace(
         found,
         index=at,
         got=float(got[at]),
-        wanted=float(right[at]),
-        bound=float(d[at]),
+        wanted=float(one.right[at]),
+        bound=float(one.slack[at]),
         share=float(bad.mean()),
     )
 
 
+def _first(hypotheses: Sequence[Hypothesis], e: Evidence) -> Diagnosis | None:
+    with np.errstate(all="ignore"):
+        return next((d for d in (h(e) for h in hypotheses) if d is not None), None)
+
+
 def _find(
-    contract: Contract,
-    a: Floats,
-    b: Floats,
-    got: Floats,
-    right: Floats,
-    d: Floats,
-    bad: NDArray[np.bool_],
+    subject: Subject,
+    e: Evidence,
     unwritten: NDArray[np.bool_],
-    first: NDArray[Any],
-    second: NDArray[Any],
+    stored: tuple[NDArray[Any], NDArray[Any]],
 ) -> Diagnosis:
-    place = patterns.locate(bad)
+    place = patterns.locate(e.bad)
     if unwritten.any():
-        return _unwritten(unwritten)
-    if structure.check_repeat(first, second) is not None:
+        return _unwritten(unwritten, subject.store)
+    if structure.check_repeat(*stored) is not None:
         return Diagnosis(
             "nondeterministic",
             f"two runs on the same inputs differ; {place.text}",
             "threads race, or memory is read that nobody wrote: look for a missing __syncthreads()",
         )
-    if not np.isfinite(got[bad]).all():
-        return _nonfinite(got, right)
-    e = hypotheses.Evidence(a, b, got, right, d, bad, contract.format, contract.output)
-    explained = hypotheses.explain(e)
+    finite = bool(np.isfinite(e.got[e.bad]).all())
+    explained = _first(subject.mistakes if finite else subject.special, e)
     if explained is not None:
-        if place.slug == "everywhere" or bad.all():
+        if place.slug == "everywhere" or e.bad.all():
             return explained
         if place.slug in ("last-tile", "every-kth-row") and explained.slug in (
             "zeros", "dropped-terms",
         ):  # fmt: skip
             return Diagnosis(place.slug, f"{place.text}; {explained.text}", explained.fix)
         return replace(explained, text=f"{explained.text}; {place.text}")
+    if not finite:
+        return _nonfinite(e.got, e.right)
     if place.slug == "last-tile":
         return Diagnosis("last-tile", place.text, "check the guards and the loop bounds at the end")
     if place.slug == "every-kth-row":
@@ -166,12 +179,10 @@ def _find(
     )
 
 
-def _unwritten(mask: NDArray[np.bool_]) -> Diagnosis:
+def _unwritten(mask: NDArray[np.bool_], store: str) -> Diagnosis:
     fix = "does the grid cover the whole result, rounded up? ceil(n/16), not n//16"
     if mask.all():
-        return Diagnosis(
-            "unwritten", "no element is ever written", "store the sum: c[row * n + column] = sum"
-        )
+        return Diagnosis("unwritten", "no element is ever written", f"store the result: {store}")
     place = patterns.locate(mask)
     text = place.text
     for verb in ("are", "is"):
@@ -202,12 +213,3 @@ def _nonfinite(got: Floats, right: Floats) -> Diagnosis:
         f"{special.mean():.1%} of the elements are {what}: {place.replace('wrong', what)}",
         "an element is divided by zero or never initialised there",
     )
-
-
-def _only_sizes(
-    contract: Contract, a: Floats, b: Floats, got: Floats, right: Floats, d: Floats, s: Floats
-) -> Diagnosis | None:
-    """Nothing lies outside its bound, but the errors may be too large on the whole."""
-    everything = np.ones(got.shape, bool)
-    e = hypotheses.Evidence(a, b, got, right, d, everything, contract.format, contract.output)
-    return hypotheses.narrow(e)

@@ -1,78 +1,120 @@
-"""Mistakes of a matrix product that leave a signature in its values.
+"""Mistakes that leave a signature in the values of a result, whatever the operation.
 
-Each hypothesis computes what the mistake would have given, in float64 over the stored inputs, and
-is believed where it explains nearly all elements that are wrong.
+A hypothesis computes what a mistake would have given, in float64 over the stored inputs, and is
+believed where it explains nearly all elements that are wrong. Each operation puts its own between
+these (``gpulab.check.subjects``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.check.evidence import Diagnosis
-from gpulab.formats import get
-from gpulab.numerics.rounding import next_lower, through, to_significand
-from gpulab.numerics.simulate import sequential
+from gpulab.check.subject import Expected, Setting
+from gpulab.formats import Format, get
+from gpulab.numerics.rounding import through
 
 Floats = NDArray[np.float64]
 EXPLAINED = 0.9
 
 
+def as_rows(values: NDArray[Any]) -> NDArray[Any]:
+    """An output as a matrix: leading axes are rows, a vector is a column."""
+    return values.reshape(-1, 1) if values.ndim == 1 else values.reshape(-1, values.shape[-1])
+
+
 @dataclass(frozen=True)
 class Evidence:
-    """One wrong result and what it should have been.
+    """One wrong output and what it should have been; (rows, columns) as ``as_rows`` has them.
 
     Args:
-        a: (m, k) float64 of the stored inputs.
-        b: (k, n).
-        got: (m, n).
-        right: float64 reference R1.
-        d: how far each element may be off.
+        setting: what the case is judged under.
+        inputs: as stored.
+        expected: of this output.
+        got: float64 values.
         bad: which elements are wrong.
-        format: of the inputs.
-        output: of the result.
     """
 
-    a: Floats
-    b: Floats
+    setting: Setting
+    inputs: Mapping[str, NDArray[Any]]
+    expected: Expected
     got: Floats
-    right: Floats
-    d: Floats
     bad: NDArray[np.bool_]
-    format: str
-    output: str
+
+    @cached_property
+    def right(self) -> Floats:
+        """Float64 reference R1."""
+        return as_rows(self.expected.right)
+
+    @cached_property
+    def slack(self) -> Floats:
+        """How far each element may be off."""
+        return as_rows(self.expected.slack)
+
+    def room(self, candidate: Floats) -> Floats:
+        """How far a kernel that makes exactly this mistake may be from its float64 value."""
+        return 4.0 * self.slack + 4.0 * self.expected.unit_roundoff * np.abs(candidate)
 
     def near(self, candidate: Floats) -> float:
         """Share of the wrong elements that a candidate explains and the right answer does not."""
+        candidate = as_rows(candidate)
         with np.errstate(invalid="ignore", over="ignore"):
-            slack = 4.0 * self.d + 4.0 * get(self.output).unit_roundoff * np.abs(candidate)
-            told_apart = self.bad & (np.abs(candidate - self.right) > 2.0 * slack)
-            if told_apart.sum() < 0.5 * self.bad.sum():
+            room = self.room(candidate)
+            apart = ~(_same(candidate, self.right) | (np.abs(candidate - self.right) <= 2.0 * room))
+            if (self.bad & apart).sum() < 0.5 * self.bad.sum():
                 return 0.0
-            return float((np.abs(self.got - candidate) <= slack)[self.bad].mean())
+            close = _same(self.got, candidate) | (np.abs(self.got - candidate) <= room)
+            return float(close[self.bad].mean())
 
 
-def explain(e: Evidence) -> Diagnosis | None:
-    """The first hypothesis that explains the errors; None if none does."""
-    for hypothesis in (_zeros, _constant, _misread, _partial, _scaled, _inputs, _flushed, narrow):
-        found = hypothesis(e)
-        if found is not None:
-            return found
-    return None
+def _same(one: Floats, other: Floats) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = (one == other) | (np.isnan(one) & np.isnan(other))
+    return same
 
 
-def _zeros(e: Evidence) -> Diagnosis | None:
+Hypothesis = Callable[[Evidence], Diagnosis | None]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A mistake whose result is computed and compared.
+
+    Args:
+        slug: of the diagnosis.
+        text: what it looks like.
+        fix: what to do.
+        values: what it would have stored, but for the last rounding.
+    """
+
+    slug: str
+    text: str
+    fix: str
+    values: Callable[[], Floats]
+
+    def explains(self, e: Evidence) -> Diagnosis | None:
+        """The diagnosis where the values are those of this mistake."""
+        with np.errstate(all="ignore"):
+            if e.near(self.values()) >= EXPLAINED:
+                return Diagnosis(self.slug, self.text, self.fix)
+        return None
+
+
+def zeros(e: Evidence) -> Diagnosis | None:
+    """Nothing but zeros where it is wrong."""
     if not (e.got[e.bad] == 0).all():
         return None
     what = "all elements are zero" if (e.got == 0).all() else "every wrong element is zero"
     return Diagnosis("zeros", what, "is the sum ever added to, and is it the sum that is stored?")
 
 
-def _constant(e: Evidence) -> Diagnosis | None:
+def constant(e: Evidence) -> Diagnosis | None:
+    """One value everywhere."""
     if e.got.size < 4 or not (e.got == e.got.flat[0]).all():
         return None
     return Diagnosis(
@@ -80,118 +122,44 @@ def _constant(e: Evidence) -> Diagnosis | None:
     )
 
 
-def _misreadings(e: Evidence) -> Iterator[tuple[str, str, str, Callable[[], Floats]]]:
-    """(slug, text, fix, values) of mistakes in indexing."""
-    (m, k), n = e.a.shape, e.b.shape[1]
-    flat_a, flat_b, flat_c = e.a.ravel(), e.b.ravel(), e.right.ravel()
-    i, j, t = np.arange(m)[:, None], np.arange(n)[None, :], np.arange(k)
-
-    def padded(flat: Floats, index: NDArray[np.int64]) -> Floats:
-        """Elements by flat index, wrapped where that lies outside."""
-        return flat[index % flat.size]
-
-    yield (
-        "transposed", "the result is stored transposed: element [i, j] stands where [j, i] belongs",
-        "store to c[row * n + column], row from the y and column from the x index",
-        lambda: padded(flat_c, _inverse_transpose(i, j, m, n)),
-    )  # fmt: skip
-    yield (
-        "a-times-bt", "this is A times the transpose of B: B is read along its rows",
-        "read b[t * n + column]: t is the row of B",
-        lambda: e.a @ flat_b.reshape(n, k).T,
-    )  # fmt: skip
-    yield (
-        "at-times-b", "A is read along its columns",
-        "read a[row * k + t]: t is the column of A",
-        lambda: flat_a.reshape(k, m).T @ e.b,
-    )  # fmt: skip
-    yield (
-        "swapped-dims", "rows of A are taken n apart instead of k",
-        "the row length of A is k: a[row * k + t]",
-        lambda: padded(flat_a, i * n + t) @ e.b,
-    )  # fmt: skip
-    yield (
-        "swapped-dims", "rows of B are taken k apart instead of n",
-        "the row length of B is n: b[t * n + column]",
-        lambda: e.a @ padded(flat_b, t[:, None] * k + j),
-    )  # fmt: skip
-    yield (
-        "swapped-dims", "rows of C are stored m apart instead of n",
-        "the row length of C is n: c[row * n + column]",
-        lambda: _restrided(e.right, m, n, m),
-    )  # fmt: skip
+def misplaced(e: Evidence) -> Diagnosis | None:
+    """Right values at wrong places: transposed, or a neighbour's."""
+    m, n = e.right.shape
+    i, j = np.arange(m)[:, None], np.arange(n)[None, :]
+    suspects = [
+        Suspect(
+            "transposed",
+            "the result is stored transposed: element [i, j] stands where [j, i] belongs",
+            "store to c[row * n + column], row from the y and column from the x index",
+            lambda: e.right.ravel()[((i * n + j) % m) * n + (i * n + j) // m],
+        )
+    ]
     for di, dj in ((0, 1), (0, -1), (1, 0), (-1, 0)):
         name = f"[i{di:+d}, j]" if di else f"[i, j{dj:+d}]"
-        yield (
-            "neighbour", f"elements hold the value of a neighbour: [i, j] holds {name}",
-            "an index is off by one",
-            partial(np.roll, e.right, (-di, -dj), (0, 1)),
-        )  # fmt: skip
-
-
-def _inverse_transpose(
-    i: NDArray[np.int64], j: NDArray[np.int64], m: int, n: int
-) -> NDArray[np.int64]:
-    """Flat index of the element that a transposed store puts at [i, j]."""
-    flat = i * n + j
-    return (flat % m) * n + flat // m
-
-
-def _restrided(right: Floats, m: int, n: int, stride: int) -> Floats:
-    """What is found at [i, j] after storing row r at r * stride."""
-    memory = np.full(max(m * n, (m - 1) * stride + n), np.nan)
-    for row in range(m):
-        memory[row * stride : row * stride + n] = right[row]
-    return memory[: m * n].reshape(m, n)
-
-
-def _misread(e: Evidence) -> Diagnosis | None:
-    for slug, text, fix, values in _misreadings(e):
-        with np.errstate(invalid="ignore", over="ignore"):
-            if e.near(values()) >= EXPLAINED:
-                return Diagnosis(slug, text, fix)
-    return None
-
-
-def _partial(e: Evidence) -> Diagnosis | None:
-    """Only the first (or last) t terms are summed."""
-    k = e.a.shape[1]
-    rows, cols = np.nonzero(e.bad)
-    if k < 2:
-        return None
-    pick = np.linspace(0, len(rows) - 1, min(64, len(rows))).astype(int)
-    i, j = rows[pick], cols[pick]
-    terms = e.a[i] * e.b[:, j].T  # (picked, k)
-    got = e.got[i, j][:, None]
-    slack = (4.0 * e.d + 4.0 * get(e.output).unit_roundoff * np.abs(e.got))[i, j][:, None]
-    for sums, name in (
-        (np.cumsum(terms, axis=1), "first"),
-        (np.cumsum(terms[:, ::-1], axis=1), "last"),
-    ):
-        with np.errstate(invalid="ignore"):
-            share = (np.abs(sums - got) <= slack).mean(axis=0)
-        best = int(share[:-1].argmax()) if k > 1 else 0
-        if share[best] >= EXPLAINED and share[best] > share[-1]:
-            kept = best + 1
-            missing = k - kept
-            return Diagnosis(
-                "dropped-terms",
-                f"only the {name} {kept} of {k} terms are summed; {missing} are missing",
-                "check where the loop over k ends: its last, incomplete step counts too",
+        suspects.append(
+            Suspect(
+                "neighbour",
+                f"elements hold the value of a neighbour: [i, j] holds {name}",
+                "an index is off by one",
+                partial(np.roll, e.right, (-di, -dj), (0, 1)),
             )
-    return None
+        )
+    return next((d for d in (s.explains(e) for s in suspects) if d is not None), None)
 
 
-def _scaled(e: Evidence) -> Diagnosis | None:
-    big = e.bad & (np.abs(e.right) > np.median(np.abs(e.right[e.bad])))
+def scaled(e: Evidence) -> Diagnosis | None:
+    """A constant factor."""
+    big = e.bad & np.isfinite(e.right) & np.isfinite(e.got)
+    if big.any():
+        big &= np.abs(e.right) > np.median(np.abs(e.right[big]))
     if big.sum() < 4:
         return None
-    ratio = e.got[big] / e.right[big]
-    factor = float(np.median(ratio))
+    factor = float(np.median(e.got[big] / e.right[big]))
     if not np.isfinite(factor) or factor == 0:
         return None
-    if e.near(factor * e.right) < EXPLAINED or abs(factor - 1.0) < 1e-4:
-        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        if e.near(factor * e.right) < EXPLAINED or abs(factor - 1.0) < 1e-4:
+            return None
     return Diagnosis(
         "scaled",
         f"every wrong element is {factor:.6g} times the right one",
@@ -199,14 +167,24 @@ def _scaled(e: Evidence) -> Diagnosis | None:
     )
 
 
-def narrow(e: Evidence) -> Diagnosis | None:
-    """A narrow accumulator: its values are all numbers of that format, its errors of that size."""
+NARROW = (("fp16", "half-accumulator"), ("bf16", "bf16-accumulator"))
+
+
+def narrow_results(e: Evidence, simulate: Callable[[Evidence, Format], Floats]) -> Diagnosis | None:
+    """A narrow running sum that is stored: its values are all numbers of that format.
+
+    Args:
+        e: the evidence.
+        simulate: the result of a running sum in a format.
+    """
     error = e.got - e.right
-    for name, slug in (("fp16", "half-accumulator"), ("bf16", "bf16-accumulator")):
+    for name, slug in NARROW:
         row = get(name)
-        if row.mantissa_bits >= get(e.output).mantissa_bits:
+        if row.mantissa_bits >= get(e.expected.format).mantissa_bits:
             continue
         finite = np.isfinite(e.got)
+        if not finite.any():
+            continue
         held = through(row, e.got) == e.got
         once = through(row, e.right)
         if (e.got == once)[finite].mean() > EXPLAINED:
@@ -216,58 +194,29 @@ def narrow(e: Evidence) -> Diagnosis | None:
                 "keep the sum in float and store it without rounding",
             )
         with np.errstate(over="ignore", invalid="ignore"):
-            simulated = sequential(e.a, e.b, row) - e.right
-        size = _rms(error) / max(_rms(simulated), 1e-300)
+            simulated = as_rows(simulate(e, row)) - e.right
+        size = rms(error) / max(rms(simulated), 1e-300)
         if held[finite].mean() > EXPLAINED and 0.2 < size < 5.0:
             return Diagnosis(
                 slug,
                 f"every result is a number of {name}, and the errors have the size "
-                f"({_rms(error):.2g} rms) that a running sum in {name} makes "
-                f"({_rms(simulated):.2g}):\n{histogram(error, row.unit_roundoff, e.right)}",
-                "declare the sum as float and convert each element before the multiplication",
+                f"({rms(error):.2g} rms) that a running sum in {name} makes "
+                f"({rms(simulated):.2g}):\n{histogram(error, row.unit_roundoff, e.right)}",
+                "declare the sum as float and convert each element before it is used",
             )
         if 0.05 < size < 3.0 and held[finite].mean() <= EXPLAINED and name == "fp16":
             return Diagnosis(
                 "narrow-arithmetic",
                 f"the errors have the size that arithmetic in {name} makes "
-                f"({_rms(error):.2g} rms, a running sum in {name}: {_rms(simulated):.2g}):\n"
+                f"({rms(error):.2g} rms, a running sum in {name}: {rms(simulated):.2g}):\n"
                 f"{histogram(error, row.unit_roundoff, e.right)}",
                 "something between load and store is computed in half: a product, a partial sum",
             )
     return None
 
 
-def _inputs(e: Evidence) -> Diagnosis | None:
-    row = get(e.format)
-    if row.is_integer or row.mantissa_bits < 3:
-        return None
-    lower = next_lower(row)
-    bits = lower.mantissa_bits + 1
-    for truncate in (False, True):
-        candidate = to_significand(e.a, bits, truncate) @ to_significand(e.b, bits, truncate)
-        if e.near(candidate) >= EXPLAINED:
-            return Diagnosis(
-                "rounded-inputs",
-                f"the inputs are rounded to {bits} significand bits ({lower.name}) before they "
-                "are multiplied",
-                f"multiply the {row.name} values as they are",
-            )
-    return None
-
-
-def _flushed(e: Evidence) -> Diagnosis | None:
-    row = get(e.format)
-    a, b = (np.where(np.abs(x) < row.min_normal, 0.0, x) for x in (e.a, e.b))
-    if e.near(a @ b) < EXPLAINED:
-        return None
-    return Diagnosis(
-        "flushed-subnormals",
-        f"elements below {row.min_normal:.4g}, the smallest normal {row.name}, count as zero",
-        "an exponent field of 0 is subnormal: mantissa times the smallest step, no leading 1",
-    )
-
-
-def _rms(values: Floats) -> float:
+def rms(values: Floats) -> float:
+    """Root mean square of what is finite."""
     finite = values[np.isfinite(values)]
     return float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpulab import exercises
-from gpulab.check import diagnose, measuring, submission, witness
+from gpulab.check import diagnose, measuring, ptx, submission
 from gpulab.check.client import Client
 from gpulab.check.evidence import Diagnosis, Result
 from gpulab.check.gathering import gather
 from gpulab.check.runner import Submitted
 from gpulab.check.session import Check, Options
+from gpulab.check.subject import Subject
 from gpulab.errors import (
     BuildError,
     FaultError,
@@ -24,14 +25,17 @@ from gpulab.errors import (
 )
 from gpulab.exercises.base import Shape
 from gpulab.numerics.cache import Cache
+from gpulab.numerics.verdict import Judgement
 
 REASON_FIX = {
     "nonfinite": "NaN and infinity must reach exactly the elements they belong to: check how the "
     "special codes are read, and that nothing replaces them",
     "nondeterministic": "look for a missing __syncthreads()",
 }
-LEAST_BITS = 4
-"""A running sum that seems narrower than this is none: something else is wrong."""
+MOST_LOOKED_AT = 4
+"""Failing inputs of a case that are run again to see what they look like."""
+NORMAL = "normal"
+"""The family on which a case is looked at where the gates name none."""
 
 
 def check(
@@ -74,12 +78,12 @@ def check(
     return result
 
 
-def _stop(result: Result, stage: str, error: GpulabError) -> None:
+def _stop(result: Result, stage: str, error: GpulabError, subject: Subject | None = None) -> None:
     """A stage after which nothing can follow."""
     result.note(stage, "FAIL", error.message)
     result.verdict, result.exit_code = "FAIL", error.exit_code
     result.reason = error.message
-    result.diagnosis = diagnose.of_error(error)
+    result.diagnosis = diagnose.of_error(error, subject)
     if error.fix:
         result.diagnosis = replace(result.diagnosis, fix=error.fix)
     result.facts["error"] = error.to_json()
@@ -137,7 +141,7 @@ def _broken(check: Check, error: GpulabError, shape: Shape) -> None:
     stage = "faults" if isinstance(error, FaultError | KernelTimeoutError) else "structure"
     if error.details.get("fault") == "race":
         stage = "races"
-    _stop(check.result, stage, error)
+    _stop(check.result, stage, error, check.subject)
     if isinstance(error, KernelTimeoutError) and check.options.device != "cuda" and check.judged:
         # It ended at a smaller size: it may be slow here and right.
         check.result.verdict = "INCONCLUSIVE"
@@ -156,11 +160,7 @@ def _diagnose(check: Check, submitted: Submitted) -> None:
     check.result.facts["replay"] = check.token(shape)
     check.progress("diagnose")
     submitted.load()
-    where = next((r.where for r in judgement.reasons if r.where in shape.families), "normal")
-    contract = check.contract(shape.dims["k"])
-    check.result.diagnosis = diagnose.of_case(
-        contract, check.stored(shape, where), submitted.at(shape.dims), check.seed
-    )
+    check.result.diagnosis = _looks_like(check, submitted, shape, judgement)
     if check.result.diagnosis is None and judgement.reason is not None:
         reason = judgement.reason
         check.result.diagnosis = Diagnosis(
@@ -168,6 +168,25 @@ def _diagnose(check: Check, submitted: Submitted) -> None:
         )
     if judgement.notes:
         check.result.facts["notes"] = list(judgement.notes)
+
+
+def _looks_like(
+    check: Check, submitted: Submitted, shape: Shape, judgement: Judgement
+) -> Diagnosis | None:
+    """The first failing input whose errors are recognised, else what the first one shows."""
+    setting = check.setting(shape.dims)
+    wheres = [r.where for r in judgement.reasons if r.where]
+    wheres.sort(key=lambda where: where not in shape.families)  # stable: families first
+    kept: Diagnosis | None = None
+    for where in dict.fromkeys([*wheres[:MOST_LOOKED_AT], NORMAL]):
+        inputs = check.subject.inputs(setting, where)
+        if inputs is None:
+            continue
+        found = diagnose.of_case(check.subject, setting, inputs, submitted.at(shape.dims))
+        if found is not None and found.slug != "unrecognised":
+            return found
+        kept = kept or found
+    return kept
 
 
 def _further(check: Check, submitted: Submitted) -> None:
@@ -187,14 +206,16 @@ def _further(check: Check, submitted: Submitted) -> None:
 
 def _witness(check: Check, submitted: Submitted) -> None:
     check.progress("witness")
-    contract = check.contract(witness.TERMS)
     submitted.load()
-    seen = witness.look(contract, submitted.at(witness.dims(contract)))
-    if seen.bits < LEAST_BITS and check.failing() is not None:
+    setting = check.setting(check.exercise.shapes[0].dims)
+    seen = check.subject.witness(setting, submitted.at)
+    if seen is not None and seen.wrong and check.failing() is not None:
         check.result.note("witness", "not run", "the result is wrong for another reason")
         return
-    text = f"{witness.used(check.instructions)}; {seen.text}"
-    against = witness.against(contract, seen)
+    text = ptx.arithmetic(submitted.code.ptx, check.instructions)
+    against = None
+    if seen is not None:
+        text, against = f"{text}; {seen.text}", seen.against
     if against is None and not check.instructions and check.exercise.tensor_cores == "required":
         against = Diagnosis(
             "no-tensor-cores",
@@ -205,9 +226,10 @@ def _witness(check: Check, submitted: Submitted) -> None:
         against = Diagnosis(
             "no-tiles",
             "the exercise asks for tiles in shared memory, the kernel uses none",
-            "bring a tile of A and a tile of B to __shared__ arrays, then read them from there",
+            "bring tiles of the inputs to __shared__ arrays, then read them from there",
         )
-    check.result.facts["witness"] = {"bits": seen.bits, "at_least": seen.open, "text": text}
+    facts = dict((seen and seen.facts) or {})
+    check.result.facts["witness"] = {**facts, "text": text}
     if against is None:
         check.result.note("witness", "PASS", text)
         return

@@ -11,11 +11,11 @@ from gpulab import ops
 from gpulab.check import building, submission
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.runner import Submitted
+from gpulab.check.subject import Arrays
 from gpulab.check.workbench import SCRAMBLES
 from gpulab.check.worker import digest
 from gpulab.errors import FaultError, GpulabError
 from gpulab.exercises.base import Shape
-from gpulab.numerics import gates
 
 if TYPE_CHECKING:
     from gpulab.check.session import Check
@@ -41,11 +41,11 @@ def races(check: Check, submitted: Submitted) -> None:
     if check.options.device != "emulated":
         check.result.note("races", "not run", "races are looked for on the emulated device")
         return
-    shape = _tails(check)
+    shape = check.exercise.shape("full")
     check.progress("races")
     submitted.load()
     try:
-        submitted.at(shape.dims, "races")(check.stored(shape, "normal"), poison=0xA5)
+        submitted.at(shape.dims, "races")(check.stored(shape), poison=0xA5)
     except FaultError as error:
         if error.details.get("fault") != "race":
             raise
@@ -61,25 +61,21 @@ def races(check: Check, submitted: Submitted) -> None:
         check.result.note("races", "PASS")
 
 
-def _tails(check: Check) -> Shape:
-    return next((s for s in check.exercise.shapes if s.effort == "full"), check.exercise.shapes[0])
-
-
 def state(check: Check, submitted: Submitted) -> None:
     """A launch must not depend on what an earlier one left in the module's variables.
 
     Emulated device: where a launch changed a variable, it is filled with other bytes and the
     result must still be right. On a card: many launches of one module must give the same bits.
     """
-    shape = _tails(check)
-    inputs = check.stored(shape, "normal")
+    shape = check.exercise.shape("full")
+    inputs = check.stored(shape)
     changed = sorted(submitted.changed)
     run = submitted.at(shape.dims)
     if check.options.device == "cuda":
         run.load()
-        first = run(inputs, poison=0xA5).outputs["c"].tobytes()
+        first = _bytes(run(inputs, poison=0xA5).outputs)
         for number in range(2, REPEATS + 1):
-            if run(inputs, poison=0x5A).outputs["c"].tobytes() != first and not check.atomics:
+            if _bytes(run(inputs, poison=0x5A).outputs) != first and not check.atomics:
                 _depends(check, shape, f"launch {number} of {REPEATS} gives another result")
                 return
         check.result.note("state", "PASS", f"{REPEATS} launches of one module agree")
@@ -92,7 +88,7 @@ def state(check: Check, submitted: Submitted) -> None:
         run.load()
         run.scramble(byte)
         try:
-            got = run(inputs, poison=0xA5).outputs["c"]
+            got = run(inputs, poison=0xA5).outputs
         except GpulabError as error:
             text = f"with {', '.join(changed)} as an earlier launch might leave it: {error.message}"
             _depends(check, shape, text)
@@ -103,17 +99,13 @@ def state(check: Check, submitted: Submitted) -> None:
     check.result.note("state", "PASS", f"{', '.join(changed)} change, the result does not")
 
 
-def _right(
-    check: Check, shape: Shape, inputs: Mapping[str, Any], got: np.ndarray[Any, Any]
-) -> bool:
-    from gpulab.formats import decode
+def _bytes(outputs: Mapping[str, Any]) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in outputs.items()}
 
-    contract = check.contract(shape.dims["k"])
-    a, b = (decode(contract.format, inputs[name]) for name in ("a", "b"))
-    allowed = contract.allowance(shape.dims["k"])
-    d = allowed.relative * (np.abs(a) @ np.abs(b)) + allowed.absolute
-    ok = gates.interval(contract.values(got), a @ b, d, contract.output_row).ok
-    return bool(ok.all())
+
+def _right(check: Check, shape: Shape, inputs: Arrays, got: Mapping[str, Any]) -> bool:
+    expected = check.subject.expected(check.setting(shape.dims), inputs)
+    return all(bool(one.ok(one.values(got[one.name])).all()) for one in expected)
 
 
 def _depends(check: Check, shape: Shape, text: str) -> None:
@@ -126,12 +118,12 @@ def _depends(check: Check, shape: Shape, text: str) -> None:
 
 
 def memory(check: Check, submitted: Submitted) -> None:
-    """Sectors a request beside the starter's, on whole tiles (emulated device)."""
+    """Sectors a request beside the starter's, without tails (emulated device)."""
     if check.options.device != "emulated":
         check.result.note("memory", "not run", "sectors are counted on the emulated device")
         return
     check.progress("memory")
-    shape = next((s for s in check.exercise.shapes if "whole tiles" in s.why), _tails(check))
+    shape = check.exercise.shape("counted")
     mine = _count(check, submitted, shape)
     starter = _starter(check, submitted)
     base = _count(check, starter, shape)
@@ -159,7 +151,7 @@ def memory(check: Check, submitted: Submitted) -> None:
 
 def _count(check: Check, submitted: Submitted, shape: Shape) -> dict[str, Any]:
     submitted.load()
-    submitted.at(shape.dims, "counters")(check.stored(shape, "normal"), poison=0xA5)
+    submitted.at(shape.dims, "counters")(check.stored(shape), poison=0xA5)
     return dict(submitted.last.get("counters") or {})
 
 
@@ -170,7 +162,7 @@ def _starter(check: Check, submitted: Submitted) -> Submitted:
     path = check.exercise.file("starter", "cu")
     parsed = submission.parse(path, lambda name: exercises.get(name).dims)
     code, _ = building.build(parsed, check.exercise, submitted.client, check.capability)
-    return Submitted(submitted.client, code, submitted.params, submitted.seconds)
+    return Submitted(submitted.client, code, check.exercise, submitted.seconds)
 
 
 def times(check: Check, submitted: Submitted) -> None:
@@ -184,16 +176,18 @@ def times(check: Check, submitted: Submitted) -> None:
     check.progress("timing")
     op, variant = ops.get(check.exercise.op), check.exercise.variant
     shape = Shape(dict(check.exercise.timed), "", ("normal",))
-    inputs = check.stored(shape, "normal")
+    inputs = check.stored(shape)
     submitted.load()
     run = submitted.at(shape.dims)
-    right = run(inputs, poison=0xA5).outputs["c"]
+    right = run(inputs, poison=0xA5).outputs
+    moving = check.subject.moving(check.setting(shape.dims))
     moved, flops = op.bytes_moved(variant, shape.dims), op.flops(shape.dims)
     answer, _ = submitted.client.ask(
         {
             "do": "time",
-            "dims": dict(shape.dims),
+            "dims": run.numbers,
             "plan": run.wire_plan(),
+            "moving": dict(moving),
             "set_bytes": moved,
             "runs": 20,
             "warmup": 3,
@@ -202,11 +196,11 @@ def times(check: Check, submitted: Submitted) -> None:
         seconds=4 * submitted.seconds,
         doing="timing the kernel",
     )
-    wanted: dict[int, str] = {}
-    for index, _name, seen in answer["outputs"]:
-        if index not in wanted:
-            wanted[index] = digest(np.roll(right, index, axis=0))
-        if seen != wanted[index] and not check.atomics:
+    wanted: dict[tuple[int, str], str] = {}
+    for index, name, seen in answer["outputs"]:
+        if (index, name) not in wanted:
+            wanted[index, name] = digest(np.roll(right[name], index, axis=moving[name]))
+        if seen != wanted[index, name] and not check.atomics:
             _depends(check, shape, f"a timed output (input set {index}) is not the judged one")
             check.result.note("timing", "FAIL", "a timed output is not the judged one")
             return

@@ -19,6 +19,10 @@ _MMA = re.compile(
     r"^\s*(?:@!?%p\d+\s+)?((?:mma|wmma\.mma|wgmma\.mma_async)\.[\w.:]+)", re.MULTILINE
 )
 _ATOMIC_ADD = re.compile(r"\b(?:atom|red)(?:\.\w+)*\.add(?:\.noftz)?\.(?:f|bf)\d+")
+_HALF = re.compile(
+    r"^\s*(?:@!?%p\d+\s+)?((?:add|sub|mul|fma|div|ex2|tanh)(?:\.\w+)*\.b?f16(?:x2)?)\s",
+    re.MULTILINE,
+)
 _DROPPED = {"aligned", "row", "col", "satfinite"}
 _WGMMA_DROPPED = {"mma_async", "sync"}
 _PTX_TYPE = {"fp16": "f16", "bf16": "bf16", "e4m3": "e4m3", "e5m2": "e5m2", "fp32": "tf32"}
@@ -98,6 +102,19 @@ def tensor_instructions(ptx: str) -> list[str]:
 def adds_atomically(ptx: str) -> bool:
     """Whether floats are added by atomics, so that two runs may differ in the last bits."""
     return _ATOMIC_ADD.search(ptx) is not None
+
+
+def arithmetic(ptx: str, instructions: Sequence[str]) -> str:
+    """Where the products are formed and whether anything is computed in half, in words.
+
+    Args:
+        ptx: the text.
+        instructions: its tensor-core instructions.
+    """
+    where = f"tensor cores ({', '.join(instructions)})" if instructions else "CUDA cores"
+    half = dict.fromkeys(match[1] for match in _HALF.finditer(ptx))
+    narrow = f"some in half ({', '.join(half)})" if half else "none in half"
+    return f"arithmetic on {where}, {narrow}"
 
 
 def loosest(

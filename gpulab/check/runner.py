@@ -13,16 +13,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab import ops
 from gpulab.check.client import Client
 from gpulab.check.submission import Launch
 from gpulab.check.wire import Message
 from gpulab.check.worker import digest, params_to
 from gpulab.errors import FaultError
+from gpulab.exercises.base import Exercise
 from gpulab.ops.base import RunResult
-from gpulab.registry import LaunchPlan, Param
+from gpulab.registry import LaunchPlan
 
 BASE_BUDGET = 200_000
-BUDGET_PER_PRODUCT = 64
+BUDGET_PER_FLOP = 32
 MAX_BUDGET = 10_000_000
 """Instructions of a launch on the emulated device: enough for one thread to do all the work."""
 
@@ -53,13 +55,13 @@ class Submitted:
     Args:
         client: its worker.
         code: what to run.
-        params: the exercise's.
+        exercise: gives parameters and the operation.
         seconds: wall-clock limit of one launch.
     """
 
     client: Client
     code: Code
-    params: tuple[Param, ...]
+    exercise: Exercise
     seconds: float
     dims: dict[str, int] = field(default_factory=dict)
     mode: str = "plain"
@@ -76,7 +78,7 @@ class Submitted:
                 "ptx": self.code.ptx,
                 "entry": self.code.entry,
                 "abi": self.code.abi,
-                "params": params_to(self.params),
+                "params": params_to(self.exercise.params),
             },
             seconds=self.seconds,
             doing="loading the kernel",
@@ -100,8 +102,14 @@ class Submitted:
     @property
     def budget(self) -> int:
         """Instructions a launch may take on the emulated device."""
-        products = int(np.prod([int(d) for d in self.dims.values()], dtype=np.float64))
-        return min(MAX_BUDGET, BASE_BUDGET + BUDGET_PER_PRODUCT * products)
+        flops = ops.get(self.exercise.op).flops(self.dims)
+        return min(MAX_BUDGET, BASE_BUDGET + BUDGET_PER_FLOP * flops)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What the kernel takes by value: dims and the operation's scalars."""
+        op = ops.get(self.exercise.op)
+        return {**self.dims, **op.scalars(self.exercise.variant, self.dims)}
 
     def __call__(self, inputs: Mapping[str, NDArray[Any]], *, poison: int) -> RunResult:
         """One launch on fresh memory.
@@ -113,7 +121,7 @@ class Submitted:
         shown = " ".join(f"{k}={v}" for k, v in self.dims.items())
         message = {
             "do": "run",
-            "dims": self.dims,
+            "dims": self.numbers,
             "plan": self.wire_plan(),
             "poison": poison,
             "mode": self.mode,

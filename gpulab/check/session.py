@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,14 @@ from gpulab.check import building, ptx
 from gpulab.check.client import MEMORY_BYTES, Client
 from gpulab.check.evidence import Result
 from gpulab.check.runner import Submitted
+from gpulab.check.subject import Arrays, Setting, get_subject
 from gpulab.check.submission import Submission
 from gpulab.check.token import Token
 from gpulab.errors import UsageError
 from gpulab.exercises.base import Exercise, Shape
-from gpulab.formats import encode
 from gpulab.numerics.cache import Cache
-from gpulab.numerics.contract import Contract
 from gpulab.numerics.verdict import Judgement
-from gpulab.registry import Capability, Variant
+from gpulab.registry import Capability
 
 DEFAULT_CAPABILITY: Capability = (8, 9)
 LAUNCH_SECONDS = 60.0
@@ -52,15 +51,13 @@ class Options:
     timed: bool = True
 
 
-UNFORESEEN = 72
-"""Largest dim of the case that nobody can know beforehand."""
+_UNFORESEEN = 72
 
 
 def unforeseen(exercise: Exercise, seed: int) -> Shape:
     """A case whose dims follow from the seed: no file can have been written for it."""
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, UNFORESEEN])))
-    dims = {name: int(rng.integers(2, UNFORESEEN + 1)) for name in exercise.dims}
-    return Shape(dims, "dims drawn from the seed", exercise.shapes[0].families)
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _UNFORESEEN])))
+    return Shape(exercise.draw(rng), "dims drawn from the seed", exercise.shapes[0].families)
 
 
 class Check:
@@ -78,6 +75,7 @@ class Check:
     ) -> None:
         self.result, self.parsed, self.exercise = result, parsed, exercise
         self.options, self.seed, self.cache, self.progress = options, seed, cache, progress
+        self.subject = get_subject(exercise.op)
         self.capability = options.capability
         self.judged: list[tuple[Shape, Judgement]] = []
 
@@ -107,7 +105,7 @@ class Check:
         self.result.facts["isolation"] = {**client.held, **held}
         self.instructions = ptx.tensor_instructions(code.ptx)
         self.atomics = ptx.adds_atomically(code.ptx)
-        submitted = Submitted(client, code, self.exercise.params, self.options.seconds)
+        submitted = Submitted(client, code, self.exercise, self.options.seconds)
         loaded = submitted.load()
         static = (loaded["resources"] or {}).get("shared_bytes") or 0
         submitted.at(self.exercise.shapes[1].dims)
@@ -143,15 +141,10 @@ class Check:
 
     # -- what it is judged by ---------------------------------------------------------------------
 
-    def variant(self, k: int) -> Variant:
-        """The exercise's row with the instruction that the submission uses."""
-        row = self.exercise.variant
-        used = ptx.loosest(self.instructions, row.format, row.output, self.capability, k)
-        return replace(row, instructions=((self.capability, used),)) if used else row
-
-    def contract(self, k: int) -> Contract:
-        """The arithmetic it is judged by."""
-        return Contract.of(self.variant(k), self.capability, self.atomics)
+    def setting(self, dims: Mapping[str, int]) -> Setting:
+        """What a case is judged under."""
+        row = self.subject.row(self.exercise.variant, self.instructions, self.capability, dims)
+        return Setting(row, self.capability, self.atomics, dims, self.seed)
 
     def token(self, shape: Shape) -> str:
         """What reproduces a case."""
@@ -181,7 +174,7 @@ class Check:
             (
                 shape,
                 op.judge(
-                    self.variant(op.terms(shape.dims)),
+                    self.setting(shape.dims).variant,
                     shape.dims,
                     submitted,
                     capability=self.capability,
@@ -200,8 +193,8 @@ class Check:
         full = [pair for pair in failing if pair[0].effort == "full"]
         return (full or failing or [None])[0]  # type: ignore[list-item]
 
-    def stored(self, shape: Shape, family: str) -> dict[str, Any]:
-        """The stored inputs of a family."""
-        fmt = self.exercise.variant.format
-        drawn = ops.get(self.exercise.op).make_inputs(shape.dims, family, fmt, self.seed)
-        return {name: encode(fmt, values) for name, values in drawn.items()}
+    def stored(self, shape: Shape) -> Arrays:
+        """The stored inputs of the first family of a case."""
+        inputs = self.subject.inputs(self.setting(shape.dims), shape.families[0])
+        assert inputs is not None  # families of exercises exist
+        return inputs

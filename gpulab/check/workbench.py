@@ -146,8 +146,8 @@ class Workbench:
     def time(self, message: Message, inputs: Arrays) -> tuple[Message, Arrays]:
         """Times of a freshly loaded module, and a digest of every timed output.
 
-        Set i of the inputs has the rows of the first array shifted by i, so that the right output
-        is the judged one shifted; the judge compares the digests.
+        In set i the arrays that ``moving`` names are shifted by i along the axis it gives, so that
+        the right output is the judged one shifted; the judge compares the digests.
         """
         from gpulab.check.worker import digest, plan_from
         from gpulab.runtime import timing
@@ -157,14 +157,14 @@ class Workbench:
         assert self.request is not None
         function = device.build(*self.request)
         clock = clock_of(device)
-        first = next(p.name for p in self.request[1] if p.role == "in")
+        moving = message["moving"]
         set_bytes = int(message["set_bytes"])
         count = timing.rotation_sets(set_bytes, clock.l2_bytes)
         sets = [
             _Held(
                 device,
                 function,
-                {n: np.roll(a, i, axis=0) if n == first else a for n, a in inputs.items()},
+                {n: np.roll(a, i, moving[n]) if n in moving else a for n, a in inputs.items()},
                 message["dims"],
                 0xA5,
             )
@@ -204,7 +204,7 @@ class _Held:
         device: Device,
         function: Function,
         inputs: Arrays,
-        dims: Mapping[str, int],
+        dims: Mapping[str, Any],
         poison: int,
     ) -> None:
         self.device, self.function, self.dims = device, function, dims

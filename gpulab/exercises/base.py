@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from gpulab.errors import UsageError
 from gpulab.ops.base import Effort
 from gpulab.registry import Capability, Param, Variant
@@ -15,7 +17,10 @@ FILES = Path(__file__).resolve().parent / "files"
 Language = Literal["cu", "py"]
 LANGUAGES: Mapping[str, Language] = {"cu": "cu", "cuda": "cu", "numba": "py", "py": "py"}
 
-CPP = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16", "e4m3": "__nv_fp8_e4m3"}
+CPP = {
+    "fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16", "e4m3": "__nv_fp8_e4m3",
+    "int32": "int", "int8": "signed char",
+}  # fmt: skip
 _HEADERS = {"fp16": "cuda_fp16.h", "bf16": "cuda_bf16.h", "e4m3": "cuda_fp8.h"}
 
 
@@ -27,13 +32,19 @@ class Shape:
         dims: by name.
         why: what only this shape shows.
         families: input families.
-        effort: ``full`` adds signed and positive exact probes, one-hot and non-finite inputs.
+        effort: ``full`` adds every probe of the operation, non-finite inputs among them.
+        counted: memory traffic is counted here, beside the starter's.
     """
 
     dims: Mapping[str, int]
     why: str
     families: tuple[str, ...]
     effort: Effort = "quick"
+    counted: bool = False
+
+
+UNFORESEEN = 72
+"""Largest dim of the case that nobody can know beforehand."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,7 @@ class Exercise:
         op: operation of the lab that judges it.
         variant: the row that a right solution is, on CUDA cores.
         params: the kernel's exact parameter list.
-        shapes: where it is judged, the first one tiny.
+        shapes: where it is judged, the first one tiny; one has effort ``full``, one is ``counted``.
         timed: the dims that are timed on a card, which are judged too.
         statement: what to do.
         submit: what to hand in.
@@ -55,6 +66,8 @@ class Exercise:
         tensor_cores: ``required`` or ``allowed``.
         shared_tiles: the exercise is to use shared memory.
         min_capability: the lowest that can run it.
+        entry: the kernel's name.
+        unforeseen: dims of a case that nobody can know beforehand; None: each dim 2 .. 72.
         cpp: C++ spelling of a parameter's element type where it is not the format's own.
     """
 
@@ -73,12 +86,23 @@ class Exercise:
     shared_tiles: bool = False
     min_capability: Capability = (7, 5)
     entry: str = "matmul"
+    unforeseen: Callable[[np.random.Generator], Mapping[str, int]] | None = None
     cpp: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def dims(self) -> tuple[str, ...]:
         """Names that launch expressions may use."""
         return tuple(p.name for p in self.params if p.role == "dim")
+
+    def draw(self, rng: np.random.Generator) -> Mapping[str, int]:
+        """Dims of the case that nobody can know beforehand."""
+        if self.unforeseen is not None:
+            return self.unforeseen(rng)
+        return {name: int(rng.integers(2, UNFORESEEN + 1)) for name in self.dims}
+
+    def shape(self, use: Literal["full", "counted"]) -> Shape:
+        """The shape with every probe, or the one at which traffic is counted."""
+        return next(s for s in self.shapes if (s.effort == "full" if use == "full" else s.counted))
 
     def type_of(self, param: Param) -> str:
         """The C++ type of a parameter."""

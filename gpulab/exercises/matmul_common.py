@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpulab.exercises.base import Shape
 from gpulab.kernels.matmul.simt import params
 from gpulab.numerics.inputs import DEFAULT
@@ -22,16 +24,16 @@ def shapes(long_k: int = 1024) -> tuple[Shape, ...]:
         long_k: terms of the long sum, where a narrow accumulator shows most.
     """
 
-    def shape(m: int, n: int, k: int, why: str, effort: str = "quick") -> Shape:
-        full = effort == "full"
-        dims = {"m": m, "n": n, "k": k}
-        return Shape(dims, why, DEFAULT if full else DEFAULT[:2], "full" if full else "quick")
+    def shape(m: int, n: int, k: int, why: str) -> Shape:
+        return Shape({"m": m, "n": n, "k": k}, why, DEFAULT[:2])
 
     return (
         shape(1, 1, 1, "one element"),
-        shape(33, 65, 47, "tails on every side, m != n != k", "full"),
+        replace(
+            shape(33, 65, 47, "tails on every side, m != n != k"), families=DEFAULT, effort="full"
+        ),
         shape(48, 19, 130, "fewer columns than rows, k not a multiple of a tile"),
-        shape(64, 64, 64, "whole tiles: the path without guards"),
+        replace(shape(64, 64, 64, "whole tiles: the path without guards"), counted=True),
         shape(16, 24, long_k, "a long sum: what the accumulator rounds away"),
     )
 

@@ -140,7 +140,8 @@ def test_tokens_come_back():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "e:00:m1:emulated-8.9", "e:00000000:m0:emulated-8.9", "e:00000000:m1:tpu-8.9"]
+    "text",
+    ["", "x", "e:00:m1:emulated-8.9", "e:00000000:m9999999:emulated-8.9", "e:00000000:m1:tpu-8.9"],
 )
 def test_bad_tokens_are_refused(text):
     with pytest.raises(UsageError):

@@ -83,10 +83,3 @@ def against(contract: Contract, seen: Witness) -> Diagnosis | None:
         f"{seen.text}, the exercise asks for {contract.sum_bits}",
         "declare the sum as float and convert each element before the multiplication",
     )
-
-
-def used(instructions: list[str]) -> str:
-    """How the products were formed, in words."""
-    if not instructions:
-        return "products on CUDA cores"
-    return f"products on tensor cores ({', '.join(instructions)})"

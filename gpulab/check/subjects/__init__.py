@@ -1,0 +1,1 @@
+"""Operations as the checker knows them: one module each, named as the operation."""

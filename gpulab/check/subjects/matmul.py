@@ -1,0 +1,98 @@
+"""A matrix product as the checker knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.check import ptx
+from gpulab.check.hypotheses import constant, misplaced, scaled, zeros
+from gpulab.check.subject import Arrays, Expected, Inputs, Seen, Setting, Subject
+from gpulab.check.subjects import matmul_witness as witness
+from gpulab.check.subjects.matmul_mistakes import (
+    flushed,
+    misread,
+    narrow,
+    partial_sum,
+    rounded_inputs,
+)
+from gpulab.errors import UsageError
+from gpulab.formats import decode
+from gpulab.numerics import gates
+from gpulab.numerics.contract import Capability, Contract
+from gpulab.ops.base import Runner
+from gpulab.ops.matmul import MATMUL
+from gpulab.registry import Variant
+
+LEAST_BITS = 4
+"""A running sum that seems narrower than this is none: something else is wrong."""
+
+
+class Matmul(Subject):
+    """C (m, n) = A (m, k) B (k, n)."""
+
+    guard = (
+        "row < m && column < n for C, the terms of k likewise: threads beyond the matrix must not "
+        "touch it"
+    )
+    store = "c[row * n + column] = sum"
+    mistakes = (
+        zeros, constant, misread, misplaced, partial_sum, scaled, rounded_inputs, flushed, narrow,
+    )  # fmt: skip
+    subtle = (narrow,)
+
+    def row(
+        self,
+        variant: Variant,
+        instructions: Sequence[str],
+        capability: Capability,
+        dims: Mapping[str, int],
+    ) -> Variant:
+        """See ``Subject``: of the instructions used, the one that may be off most."""
+        used = ptx.loosest(instructions, variant.format, variant.output, capability, dims["k"])
+        return replace(variant, instructions=((capability, used),)) if used else variant
+
+    @staticmethod
+    def contract(setting: Setting) -> Contract:
+        """The arithmetic that is declared."""
+        return Contract.of(setting.variant, setting.capability, setting.atomics)
+
+    def inputs(self, setting: Setting, where: str) -> Arrays | None:
+        """See ``Subject``."""
+        try:
+            return MATMUL.stored_inputs(setting.variant, setting.dims, where, setting.seed)
+        except UsageError:  # a probe: its integers tell no mistakes apart
+            return None
+
+    def expected(self, setting: Setting, inputs: Inputs) -> tuple[Expected, ...]:
+        """See ``Subject``."""
+        contract = self.contract(setting)
+        a, b = (decode(contract.format, inputs[name]) for name in ("a", "b"))
+        with np.errstate(invalid="ignore", over="ignore"):
+            right, s = a @ b, np.abs(a) @ np.abs(b)
+        allowed = contract.allowance(a.shape[1])
+        d = allowed.relative * s + allowed.absolute
+        row = contract.output_row
+
+        def ok(got: NDArray[np.float64]) -> NDArray[np.bool_]:
+            return gates.interval(got, right, d, row).ok
+
+        ideal = contract.values(contract.store(right))
+        return (Expected("c", contract.output, right, d, ideal, ok),)
+
+    def moving(self, setting: Setting) -> Mapping[str, int]:
+        """See ``Subject``: the rows of A, and with them those of C."""
+        return {"a": 0, "c": 0}
+
+    def witness(self, setting: Setting, at: Callable[[Mapping[str, int]], Runner]) -> Seen | None:
+        """See ``Subject``: the width of the running sum."""
+        contract = self.contract(setting)
+        seen = witness.look(contract, at(witness.dims(contract)))
+        facts = {"bits": seen.bits, "at_least": seen.open}
+        return Seen(seen.text, witness.against(contract, seen), seen.bits < LEAST_BITS, facts)
+
+
+SUBJECT = Matmul()
