@@ -88,6 +88,7 @@ def matmul(
 ) -> int:
     """Matmul at several sizes; every timed output is verified."""
     from gpulab.bench import ladder as rungs
+    from gpulab.bench import roofline
     from gpulab.bench.records import append, check_folder
     from gpulab.cli.session import evaluate_cases, open_session
     from gpulab.lab import render, verdict
@@ -102,6 +103,7 @@ def matmul(
         raise UsageError("--ladder names its rows itself", fix="leave --kernel and the like out")
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
     around = environment(session.device)
+    limits = roofline.Roofline(session.device)
     code = 0
     every = []
     for dims in wanted:
@@ -111,6 +113,7 @@ def matmul(
         )  # fmt: skip
         if ladder:
             records = rungs.with_gains(records)
+        records = limits.over(records)
         for record in records:
             session.emit(record)
         if save is not None:
@@ -119,6 +122,7 @@ def matmul(
             session.console.print(rungs.table(records, _title(dims, seed)))
         else:
             render.print_ladder(session.console, records, _title(dims, seed))
+        session.console.print(roofline.table(records))
         session.say()
         every += records
         code = code or verdict.exit_code(records)

@@ -179,7 +179,7 @@ def evaluate_cases(
         UsageError: no row is left.
     """
     found = registry.cases(op, kernel=kernel, backend=backend, format=format_)
-    cases: Sequence[registry.Case] = [case for case in found if wanted(case)]
+    cases = [case for case in (found if chosen is None else chosen) if wanted(case)]
     if not cases:
         raise UsageError(
             f"{op} has no row with these options together", fix=f"see 'gpulab list --op {op}'"
