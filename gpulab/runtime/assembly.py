@@ -86,7 +86,7 @@ def prepare(
         )
     numba = None
     if isinstance(request, NumbaBuild):
-        numba = numba_ptx.compile_numba(request, params, capability, kit=kit)
+        numba = numba_ptx.compile_numba(request, params, capability, kit=kit, store=store)
         label, request = request.key, PtxBuild(numba.ptx, numba.entry, "numba")
     else:
         label = request.entry

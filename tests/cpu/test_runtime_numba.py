@@ -148,6 +148,40 @@ def test_the_same_function_is_compiled_once():
     assert one is two
 
 
+def nameless(made):
+    """The PTX with the numbers that Numba counts up in a process replaced by their order."""
+    text = made.ptx.replace(made.entry.removeprefix("_ZN"), "ENTRY")
+    order = list(dict.fromkeys(re.findall(r"_cudapy_\w+", text)))
+    return re.sub(r"_cudapy_\w+", lambda name: f"shared{order.index(name[0])}", text)
+
+
+@pytest.mark.parametrize(("make", "format_"), [(tiles, "fp32"), (half_axpy, "fp16")])
+def test_what_is_lowered_once_gives_each_target_its_own_code(make, format_, monkeypatch):
+    """Lowered for 7.5 or for 12.0, a kernel has the same PTX for 12.0, and the same for 7.5."""
+    texts = []
+    for order in ([(7, 5), (12, 0)], [(12, 0), (7, 5)]):
+        monkeypatch.setattr(numba_ptx, "_LOWERED", {})
+        monkeypatch.setattr(numba_ptx, "_COMPILED", {})
+        made = {c: compile_numba(NumbaBuild(make, "x"), params(format_), c) for c in order}
+        assert len(numba_ptx._LOWERED) == 1
+        texts.append({c: nameless(m) for c, m in made.items()})
+    assert texts[0] == texts[1]
+    assert ".target sm_120" in texts[0][12, 0]
+
+
+def test_another_process_reads_the_ptx_and_compiles_nothing(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    monkeypatch.setattr(numba_ptx, "_COMPILED", {})
+    first = compile_numba(NumbaBuild(tiles, "t"), params("fp32"), (8, 9), store=store)
+    for name in ("_COMPILED", "_LOWERED"):  # what a new process begins with
+        monkeypatch.setattr(numba_ptx, name, {})
+    monkeypatch.setattr(numba_ptx, "_compile", None)
+    again = compile_numba(NumbaBuild(tiles, "t"), params("fp32"), (8, 9), store=store)
+    assert (again.ptx, again.entry) == (first.ptx, first.entry)
+    with pytest.raises(TypeError):  # not kept for another target: it would be compiled
+        compile_numba(NumbaBuild(tiles, "t"), params("fp32"), (8, 0), store=store)
+
+
 def test_one_key_does_not_mix_two_kernels():
     def make(factor):
         def kernel(a, c, m, k):
