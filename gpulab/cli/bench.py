@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from gpulab.cli import bench_ceilings
+from gpulab.cli import bench_ceilings, bench_plot
 from gpulab.cli.options import (
     case_options,
     check_dim,
@@ -24,6 +24,7 @@ def command() -> None:
 
 
 command.add_command(bench_ceilings.command)
+command.add_command(bench_plot.command)
 
 
 def _sizes(text: str) -> list[dict[str, int]]:
@@ -70,6 +71,13 @@ def _title(dims: Mapping[str, int], seed: int) -> str:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append the records, with their environment, to this JSON lines file.",
 )
+@click.option(
+    "--plot",
+    "picture",
+    type=click.Path(path_type=Path),
+    metavar="NAME",
+    help="Draw speed against the library and the error by size: NAME.png and NAME.svg.",
+)
 @case_options
 @output_options
 def matmul(
@@ -79,6 +87,7 @@ def matmul(
     runs: int,
     warmup: int,
     save: Path | None,
+    picture: Path | None,
     kernel: str | None,
     backend: str | None,
     format_: str | None,
@@ -88,7 +97,7 @@ def matmul(
 ) -> int:
     """Matmul at several sizes; every timed output is verified."""
     from gpulab.bench import ladder as rungs
-    from gpulab.bench import roofline
+    from gpulab.bench import plot, roofline
     from gpulab.bench.records import append, check_folder
     from gpulab.cli.session import evaluate_cases, open_session
     from gpulab.lab import render, verdict
@@ -99,6 +108,9 @@ def matmul(
         raise UsageError(f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000")
     wanted, drawn = _sizes(sizes), _families(families)
     check_folder("--save", save)
+    check_folder("--plot", picture)
+    if picture is not None:
+        plot.require()
     if ladder and (kernel, backend, format_) != (None, None, None):
         raise UsageError("--ladder names its rows itself", fix="leave --kernel and the like out")
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
@@ -126,6 +138,8 @@ def matmul(
         session.say()
         every += records
         code = code or verdict.exit_code(records)
+    if picture is not None:
+        session.say(f"plot: {', '.join(map(str, plot.draw(every, picture)))}")
     if not as_json:
         click.echo(verdict.summary(every))
     return code
