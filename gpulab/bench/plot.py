@@ -142,7 +142,11 @@ def draw(records: Sequence[Record], name: Path) -> tuple[Path, Path]:
         speed, error = figure.subplots(1, 2)
         for number, (text, line) in enumerate(points.items()):
             there = [(i, line[dims]) for i, dims in enumerate(every) if dims in line]
-            style = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4, "linewidth": 1.2}
+            style = {
+                "marker": _MARKERS[(number + number // len(_MARKERS)) % len(_MARKERS)],
+                "markersize": 4,
+                "linewidth": 1.2,
+            }
             at = [i for i, _ in there]
             speed.plot(at, [p.ratio for _, p in there], label=text, **style)
             # A logarithmic axis has no place for an exact row.
