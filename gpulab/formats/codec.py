@@ -24,6 +24,7 @@ Sources: IEEE 754-2019; PTX ISA, ``cvt``; OFP8 1.0; MX 1.0.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpulab.errors import UsageError
 from gpulab.formats.row import Format
 from gpulab.formats.table import get
+from gpulab.formats.threads import spread
 
 Rounding = Literal["nearest", "toward_zero"]
 
@@ -40,10 +42,32 @@ TABLE_BITS = 16
 """Formats up to this width decode by a table of all their codes."""
 
 _CHUNK = 1 << 15  # elements a pass; the temporaries of a chunk stay in the L2 cache
-_F64_MANTISSA = 52
-_F64_BIAS = 1023
-_F64_INF = np.uint64(0x7FF << _F64_MANTISSA)
-_MAGNITUDE = np.uint64((1 << 63) - 1)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The type that values are encoded from.
+
+    Args:
+        word: unsigned integer of its width.
+        mantissa: stored fraction bits.
+        bias: of its exponent.
+    """
+
+    word: type[np.unsignedinteger[Any]]
+    mantissa: int
+    bias: int
+
+    @property
+    def infinity(self) -> int:
+        """Its bits: the top exponent, 2 bias + 1."""
+        return (2 * self.bias + 1) << self.mantissa
+
+
+_SOURCES = {
+    np.dtype(np.float32): _Source(np.uint32, 23, 127),
+    np.dtype(np.float64): _Source(np.uint64, 52, 1023),
+}
 
 
 def encode(
@@ -56,7 +80,7 @@ def encode(
 
     Args:
         fmt: a row or its name; a block format has no code of its own for a single value.
-        values: any shape; taken as float64.
+        values: any shape; float32 as it is, everything else as float64.
         rounding: ``nearest`` (ties to even) or ``toward_zero``.
         saturate: overflow and infinities become the largest finite value.
 
@@ -69,15 +93,22 @@ def encode(
     row = _plain(fmt)
     if rounding not in ("nearest", "toward_zero"):
         raise UsageError(f"unknown rounding {rounding!r}", fix="use nearest or toward_zero")
+    # float32 values need no wider arithmetic: what is rounded is the value itself either way.
+    narrow = isinstance(values, np.ndarray) and values.dtype == np.float32
     with np.errstate(invalid="ignore"):  # signalling NaN
-        source = np.ascontiguousarray(values, dtype=np.float64)
+        source = np.ascontiguousarray(values, dtype=np.float32 if narrow else np.float64)
     shape = np.shape(values)
     codes = np.empty(source.size, dtype=_code_dtype(row))
     flat = source.reshape(-1)
     one = _encode_integer if row.is_integer else _encode_float if row.signed else _encode_scale
-    for start in range(0, flat.size, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        one(row, flat[part], rounding == "nearest", saturate, codes[part])
+
+    def some(where: slice) -> None:
+        for start in range(where.start, where.stop, _CHUNK):
+            part = slice(start, min(start + _CHUNK, where.stop))
+            with np.errstate(invalid="ignore"):  # signalling NaN
+                one(row, flat[part], rounding == "nearest", saturate, codes[part])
+
+    spread(some, flat.size, flat.size, _CHUNK)
     return from_codes(row, codes.reshape(shape))
 
 
@@ -97,11 +128,22 @@ def decode(fmt: Format | str, stored: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(stored)
     if array.dtype != row.storage:
         raise UsageError(f"{row.name} is stored as {row.storage}, got an array of {array.dtype}")
-    if row.bits > TABLE_BITS:
-        with np.errstate(invalid="ignore"):  # signalling NaN
-            return from_codes(row, to_codes(row, array)).astype(np.float64)
-    values: NDArray[np.float64] = code_values(row)[to_codes(row, array)]
-    return values
+    flat = np.ascontiguousarray(array).reshape(-1)
+    values = np.empty(flat.size)
+    table = code_values(row) if row.bits <= TABLE_BITS else None
+
+    def some(where: slice) -> None:
+        for start in range(where.start, where.stop, _CHUNK):
+            part = slice(start, min(start + _CHUNK, where.stop))
+            codes = to_codes(row, flat[part])
+            if table is not None:
+                np.take(table, codes, out=values[part], mode="clip")  # codes are all in range
+            else:
+                with np.errstate(invalid="ignore"):  # signalling NaN
+                    values[part] = from_codes(row, codes)
+
+    spread(some, flat.size, flat.size, _CHUNK)
+    return values.reshape(array.shape)
 
 
 def to_codes(row: Format, stored: NDArray[Any]) -> NDArray[Any]:
@@ -172,34 +214,38 @@ def _decode_float(row: Format, codes: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _encode_float(
-    row: Format, values: NDArray[np.float64], nearest: bool, saturate: bool, out: NDArray[Any]
+    row: Format, values: NDArray[Any], nearest: bool, saturate: bool, out: NDArray[Any]
 ) -> None:
-    """Round on the bit pattern: the float64 exponent and the top mantissa bits, rebiased, are
+    """Round on the bit pattern: the source's exponent and its top mantissa bits, rebiased, are
     the code; values below ``min_normal`` are counted in units of ``min_subnormal`` instead."""
-    bits = values.view(np.uint64)
-    magnitude = bits & _MAGNITUDE
-    one = np.uint64(1)
-    shift = np.uint64(_F64_MANTISSA - row.mantissa_bits)
-    code = magnitude >> shift
-    if nearest:
+    source = _SOURCES[values.dtype]
+    word = source.word
+    bits = values.view(word)
+    magnitude = bits & word((1 << 8 * word().itemsize - 1) - 1)
+    dropped = source.mantissa - row.mantissa_bits
+    one = word(1)
+    code = magnitude >> word(dropped)
+    if nearest and dropped:
         # Half of the last kept bit, less one where that bit is even: ties go to even.
         code &= one
-        code += magnitude + ((one << (shift - one)) - one)
-        code >>= shift
-    code -= np.uint64((_F64_BIAS - row.bias) << row.mantissa_bits)  # wraps where small
-    small = magnitude < np.float64(row.min_normal).view(np.uint64)
+        code += magnitude + ((one << word(dropped - 1)) - one)
+        code >>= word(dropped)
+    code -= word((source.bias - row.bias) << row.mantissa_bits)  # wraps where small
+    small = magnitude < values.dtype.type(row.min_normal).view(word)
     if small.any():
-        units = np.abs(values[small]) / row.min_subnormal  # by a power of two: exact
+        units = np.abs(values[small]) / values.dtype.type(
+            row.min_subnormal
+        )  # a power of two: exact
         code[small] = np.rint(units) if nearest else np.floor(units)
-    top = np.uint64(row.max_code)
+    top = word(row.max_code)
     beyond = top if saturate or not row.has_nan else top + one  # Inf, or the NaN of nan_only
     np.minimum(code, beyond if nearest else top, out=code)
-    code |= (bits >> np.uint64(63)) << np.uint64(row.exponent_bits + row.mantissa_bits)
-    special = magnitude >= _F64_INF
+    code |= (bits >> word(8 * word().itemsize - 1)) << word(row.exponent_bits + row.mantissa_bits)
+    special = magnitude >= word(source.infinity)
     if special.any():
-        sign_bit = code & (one << np.uint64(row.bits - 1))
+        sign_bit = code & (one << word(row.bits - 1))
         code[special] = beyond | sign_bit[special]
-        code[magnitude > _F64_INF] = _nan_code(row)
+        code[magnitude > word(source.infinity)] = _nan_code(row)
     out[...] = code
 
 
@@ -212,7 +258,7 @@ def _nan_code(row: Format) -> int:
 
 
 def _encode_scale(
-    row: Format, values: NDArray[np.float64], nearest: bool, saturate: bool, out: NDArray[Any]
+    row: Format, values: NDArray[Any], nearest: bool, saturate: bool, out: NDArray[Any]
 ) -> None:
     fraction, exponent = np.frexp(values)  # fraction in [0.5, 1)
     code = exponent.astype(np.int64) + (row.bias - 1)
@@ -226,7 +272,7 @@ def _encode_scale(
 
 
 def _encode_integer(
-    row: Format, values: NDArray[np.float64], nearest: bool, saturate: bool, out: NDArray[Any]
+    row: Format, values: NDArray[Any], nearest: bool, saturate: bool, out: NDArray[Any]
 ) -> None:
     whole = np.rint(values) if nearest else np.trunc(values)
     whole = np.clip(whole, row.min_finite, row.max_finite)  # saturates in any case
