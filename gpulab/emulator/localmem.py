@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpulab.emulator import elements
 from gpulab.emulator.access import settled
 from gpulab.emulator.faults import fault
 from gpulab.emulator.ptx.nodes import Instr
@@ -81,19 +82,7 @@ class LocalMemory:
         self.check(state, instr, mask, address, width * count, False)
         if state.observers:
             state.report("local", "load", address, width * count, mask, instr)
-        if width >= 4:
-            words = [self._word(address + 4 * k) for k in range(width * count // 4)]
-            if width == 4:
-                return words
-            pairs = zip(words[::2], words[1::2], strict=True)
-            return [a.astype(U64) | (b.astype(U64) << U64(32)) for a, b in pairs]
-        narrow = U8 if width == 1 else U16
-        out = []
-        for k in range(count):
-            at = address + k * width
-            shift = ((at & 3) << 3).astype(U32)
-            out.append((self._word(at & ~3) >> shift).astype(narrow))
-        return out
+        return elements.gather(self._word, address, width, count)
 
     def _word(self, address: Array) -> Array:
         if address.size == 1:
@@ -120,10 +109,7 @@ class LocalMemory:
         self.check(state, instr, mask, address, nbytes, True)
         if state.observers:
             state.report("local", "store", address, nbytes, mask, instr, values=tuple(values))
-        if width == 8:
-            low, half = U64(0xFFFFFFFF), U64(32)
-            values = [p for v in values for p in ((v & low).astype(U32), (v >> half).astype(U32))]
-            width = 4
+        values, width = elements.pieces(values, width)
         for k, value in enumerate(values):
             at = address + k * width
             if at.size == 1 and mask is None and width == 4:

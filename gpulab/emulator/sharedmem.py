@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from gpulab.emulator import inflight
+from gpulab.emulator import elements, inflight
 from gpulab.emulator.access import settled
 from gpulab.emulator.faults import fault
 from gpulab.emulator.ptx.nodes import Instr
@@ -172,19 +172,7 @@ class SharedMemory:
             self._check_valid(state, instr, mask, address, nbytes)
         if state.observers:
             state.report("shared", "load", address, nbytes, mask, instr)
-        if width >= 4:
-            words = [self._word(address + 4 * k) for k in range(nbytes // 4)]
-            if width == 4:
-                return words
-            pairs = zip(words[::2], words[1::2], strict=True)
-            return [a.astype(U64) | (b.astype(U64) << U64(32)) for a, b in pairs]
-        narrow = U8 if width == 1 else U16
-        out = []
-        for k in range(count):
-            at = address + k * width
-            shift = ((at & 3) << 3).astype(U32)
-            out.append((self._word(at & ~3) >> shift).astype(narrow))
-        return out
+        return elements.gather(self._word, address, width, count)
 
     def _word(self, address: Array, columns: Array | None = None) -> Array:
         row = address >> 2
@@ -216,10 +204,7 @@ class SharedMemory:
             state.report(
                 "shared", "store", address, nbytes, mask, instr, values=tuple(values), phase=phase
             )
-        if width == 8:
-            low, half = U64(0xFFFFFFFF), U64(32)
-            values = [p for v in values for p in ((v & low).astype(U32), (v >> half).astype(U32))]
-            width = 4
+        values, width = elements.pieces(values, width)
         for k, value in enumerate(values):
             self.put(mask, address + k * width, width, value)
 

@@ -93,7 +93,7 @@ _WIDENING: dict[str, Any] = {"add": np.add, "sub": np.subtract, "fma": exact.fma
 
 
 def _widening(instr: Instr) -> Op:
-    """Halves before a last float32 (from 10.0): they are widened, which is exact, then one rounding."""
+    """Halves before a last float32 (from 10.0): widened, which is exact, then rounded once."""
     words, form = instr.modifiers, instr.modifiers[-1]
     only(instr, words, "rn", "sat", "f32", form)
     operation = _WIDENING[instr.base]
