@@ -41,7 +41,14 @@ def spread(work: Callable[[slice], Any], count: int, elements: int, grain: int =
         return list(pool.map(one, range(0, count, step)))
 
 
-def together(*makers: Callable[[], Any]) -> list[Any]:
-    """The results of several calls, made at the same time, in order."""
+def together(elements: int, *makers: Callable[[], Any]) -> list[Any]:
+    """The results of several calls, in order; made at the same time where there is much to do.
+
+    Args:
+        elements: numbers in all of it.
+        makers: calls that share nothing they write.
+    """
+    if elements < _LEAST:
+        return [make() for make in makers]
     with ThreadPoolExecutor(len(makers)) as pool:
         return [made.result() for made in [pool.submit(make) for make in makers]]

@@ -23,12 +23,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.errors import UsageError
 from gpulab.formats import Format, decode, encode, get
+from gpulab.formats.threads import spread
 from gpulab.numerics.rounding import next_lower
 
 Draw = Callable[[np.random.Generator, tuple[int, int], int, int, Format], NDArray[np.float64]]
@@ -39,6 +41,7 @@ LOGNORMAL_SIGMA = 1.5
 PERIODIC = ((31, 7, 97, 0.013), (11, 29, 89, 0.017))
 """(row step, column step, period, scale) of the first and the second operand."""
 
+_COMPARED = 1 << 16  # elements at a time: what is decoded stays in the cache
 MIN_ROUNDING_SHARE = 0.5
 """At least this share of the stored elements must differ from the original ones."""
 
@@ -63,6 +66,10 @@ class Family:
     scale: Mapping[str, float] = field(default_factory=dict)
     same_along_k: bool = True
     formats: Callable[[Format], bool] | None = None
+
+    def originals(self, fmt: Format) -> tuple[str, float, str]:
+        """What the drawn values depend on beside shape, operand and seed: formats share them."""
+        return self.name, self.factor(fmt), "" if self.formats is None else fmt.name
 
     def factor(self, fmt: Format) -> float:
         """The declared scale for a format."""
@@ -90,30 +97,37 @@ def _uniform(
 def _lognormal(
     rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
 ) -> NDArray[np.float64]:
-    return _signs(rng, shape) * np.exp(LOGNORMAL_SIGMA * rng.standard_normal(shape))
+    signs, values = _signs(rng, shape), rng.standard_normal(shape)
+
+    def some(rows: slice) -> None:
+        part = values[rows]
+        part *= LOGNORMAL_SIGMA
+        np.exp(part, out=part)
+        part *= signs[rows]
+
+    spread(some, shape[0], values.size)
+    return values
 
 
-def _pattern(shape: tuple[int, int], operand: int, seed: int) -> tuple[NDArray[np.int64], int]:
-    row, column, period, _ = PERIODIC[operand]
-    i = np.arange(shape[0], dtype=np.int64)[:, None] * row
+def _pattern(shape: tuple[int, int], operand: int, seed: int, first: int) -> NDArray[np.float64]:
+    """``first`` to ``first + period - 1``, scaled; rows come again after a period of them."""
+    row, column, period, scale = PERIODIC[operand]
+    i = np.arange(min(shape[0], period), dtype=np.int64)[:, None] * row
     j = np.arange(shape[1], dtype=np.int64)[None, :] * column
-    return (i + j + seed) % period, period
+    rows = ((i + j + seed) % period + first).astype(np.float64) * scale
+    return np.resize(rows, shape)
 
 
 def _periodic(
     rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
 ) -> NDArray[np.float64]:
-    values, period = _pattern(shape, operand, seed)
-    scaled: NDArray[np.float64] = (values - period // 2).astype(np.float64) * PERIODIC[operand][3]
-    return scaled
+    return _pattern(shape, operand, seed, -(PERIODIC[operand][2] // 2))
 
 
 def _periodic_positive(
     rng: np.random.Generator, shape: tuple[int, int], operand: int, seed: int, fmt: Format
 ) -> NDArray[np.float64]:
-    values, _ = _pattern(shape, operand, seed)
-    scaled: NDArray[np.float64] = (values + 1).astype(np.float64) * PERIODIC[operand][3]
-    return scaled
+    return _pattern(shape, operand, seed, 1)
 
 
 def _sorted(
@@ -242,21 +256,45 @@ def draw(
         raise UsageError(f"the family {chosen.name} is not made for {fmt}")
     key = zlib.crc32(chosen.name.encode())
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, key, operand])))
-    values = chosen.draw(rng, shape, operand, seed, row)
-    return (values * chosen.factor(row)).astype(np.float32)
+    values, factor = chosen.draw(rng, shape, operand, seed, row), chosen.factor(row)
+    drawn = np.empty(shape, np.float32)
+
+    def some(rows: slice) -> None:
+        np.multiply(values[rows], factor, out=drawn[rows], casting="same_kind")
+
+    spread(some, shape[0], drawn.size)
+    return drawn
 
 
-def rounding_share(fmt: str, original: NDArray[np.float32]) -> float:
+def rounding_share(
+    fmt: str, original: NDArray[np.float32], stored: NDArray[Any] | None = None
+) -> float:
     """Share of the elements that storing them in the format changes.
 
     fp32 holds every original, so there the question is whether the next narrower format (tf32)
     would change them: if not, no fp32 kernel could be told from a tf32 one.
+
+    Args:
+        fmt: of the storage.
+        original: values.
+        stored: ``encode(fmt, original)``, where that is there already.
     """
     row = get(fmt)
     if row.storage == np.float32 and row.bits == 32:
-        row = next_lower(row)
-    changed = decode(row, encode(row, original)) != original
-    return float(np.mean(changed)) if changed.size else 0.0
+        row, stored = next_lower(row), None
+    flat = original.reshape(-1)
+    codes = None if stored is None else stored.reshape(-1)
+
+    def changed(where: slice) -> int:
+        count = 0
+        for start in range(where.start, where.stop, _COMPARED):
+            part = slice(start, min(start + _COMPARED, where.stop))
+            held = encode(row, flat[part]) if codes is None else codes[part]
+            count += int(np.count_nonzero(decode(row, held) != flat[part]))
+        return count
+
+    different: int = sum(spread(changed, flat.size, flat.size, _COMPARED))
+    return different / max(1, flat.size)
 
 
 def require_rounding(fmt: str, name: str, original: NDArray[np.float32]) -> None:

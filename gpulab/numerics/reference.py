@@ -12,15 +12,16 @@ single wrong element outside of the patches is not. ``coverage`` and ``text`` sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.formats import decode
+from gpulab.numerics import panels
 
 Stored = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -29,8 +30,6 @@ FULL_PRODUCTS = 1 << 34
 """Products m n k up to which every element is checked: 2580^3."""
 _FEWEST_LINES = 64
 """Rows (and columns) sampled at least."""
-_PANEL_BYTES = 32 << 20
-"""Float64 panel of one operand while multiplying."""
 
 
 @dataclass(frozen=True)
@@ -97,42 +96,78 @@ def lines(count: int, wanted: int, rng: np.random.Generator) -> NDArray[np.int64
     return np.unique(np.concatenate([inside, [0, count - 1]]))
 
 
+def _chosen(
+    m: int, n: int, k: int, seed: int, full_products: int | None
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Rows and columns of each patch: everything, or sampled rows and sampled columns."""
+    limit = FULL_PRODUCTS if full_products is None else full_products
+    whole_rows, whole_cols = np.arange(m, dtype=np.int64), np.arange(n, dtype=np.int64)
+    if m * n * k <= limit:
+        return [(whole_rows, whole_cols)]
+    rng = np.random.Generator(np.random.PCG64(seed))
+    rows = lines(m, max(_FEWEST_LINES, limit // (2 * n * k)), rng)
+    cols = lines(n, max(_FEWEST_LINES, limit // (2 * m * k)), rng)
+    return [(rows, whole_cols), (whole_rows, cols)]
+
+
+def originals(
+    a0: NDArray[np.float32],
+    b0: NDArray[np.float32],
+    *,
+    seed: int = 0,
+    full_products: int | None = None,
+) -> tuple[Floats, ...]:
+    """R0 on every patch of ``reference``: the same for all formats that store these values.
+
+    Args:
+        a0: original values (m, k).
+        b0: original values (k, n).
+        seed: of the sampled rows and columns.
+        full_products: see ``reference``.
+    """
+    found = []
+    (m, k), n = a0.shape, b0.shape[1]
+    for rows, cols in _chosen(m, n, k, seed, full_products):
+        r0 = np.empty((len(rows), len(cols)))
+        for left in panels.split(k, len(cols)):
+            right = panels.gather(panels.wide, b0, cols[left], 1)
+            for top in panels.split(k, len(rows)):
+                r0[top, left] = panels.gather(panels.wide, a0, rows[top], 0) @ right
+        found.append(r0)
+    return tuple(found)
+
+
 def reference(
     fmt: str,
     a: Stored,
     b: Stored,
-    a0: NDArray[np.float32] | None = None,
-    b0: NDArray[np.float32] | None = None,
+    r0: Sequence[Floats] | None = None,
     *,
     seed: int = 0,
     magnitudes: bool = True,
     full_products: int | None = None,
 ) -> Reference:
-    """R1, S and, with the originals, R0 of ``a @ b``.
+    """R1, S and, with the originals' product, R0 of ``a @ b``.
 
     Args:
         fmt: storage format of ``a`` (m, k) and ``b`` (k, n).
         a: stored codes, row-major.
         b: stored codes, row-major.
-        a0: original float32 values of ``a``, or None where R0 is not needed.
-        b0: original float32 values of ``b``.
+        r0: ``originals`` of the values before storage, or None where R0 is not needed.
         seed: of the sampled rows and columns.
         magnitudes: False leaves S zero, for exact probes that have no bound.
         full_products: limit above which rows and columns are sampled; None: FULL_PRODUCTS.
     """
-    limit = FULL_PRODUCTS if full_products is None else full_products
     (m, k), n = a.shape, b.shape[1]
-    whole_rows, whole_cols = np.arange(m, dtype=np.int64), np.arange(n, dtype=np.int64)
-    if m * n * k <= limit:
-        patch = _patch(fmt, a, b, a0, b0, whole_rows, whole_cols, magnitudes)
-        return Reference((m, n), (patch,), 1.0, f"all {m} x {n} elements")
-    rng = np.random.Generator(np.random.PCG64(seed))
-    rows = lines(m, max(_FEWEST_LINES, limit // (2 * n * k)), rng)
-    cols = lines(n, max(_FEWEST_LINES, limit // (2 * m * k)), rng)
-    patches = (
-        _patch(fmt, a, b, a0, b0, rows, whole_cols, magnitudes),
-        _patch(fmt, a, b, a0, b0, whole_rows, cols, magnitudes),
+    chosen = _chosen(m, n, k, seed, full_products)
+    shifted = r0 if r0 is not None and fmt != "fp32" else [None] * len(chosen)
+    patches = tuple(
+        _patch(fmt, a, b, original, rows, cols, magnitudes)
+        for original, (rows, cols) in zip(shifted, chosen, strict=True)
     )
+    if len(patches) == 1:
+        return Reference((m, n), patches, 1.0, f"all {m} x {n} elements")
+    rows, cols = patches[0].rows, patches[1].cols
     seen = len(rows) * n + m * len(cols) - len(rows) * len(cols)
     coverage = seen / (m * n)
     text = (
@@ -146,44 +181,31 @@ def _patch(
     fmt: str,
     a: Stored,
     b: Stored,
-    a0: NDArray[np.float32] | None,
-    b0: NDArray[np.float32] | None,
+    r0: Floats | None,
     rows: NDArray[np.int64],
     cols: NDArray[np.int64],
     magnitudes: bool,
 ) -> Patch:
     shape = (len(rows), len(cols))
     r1, s = np.empty(shape), np.zeros(shape if magnitudes else (1, 1), np.float32)
-    shift = None
-    originals = None
-    if a0 is not None and b0 is not None and fmt != "fp32":
-        shift, originals = np.empty(shape, np.float32), (a0, b0)
-    k = a.shape[1]
-    step = max(1, _PANEL_BYTES // (8 * k))
-    for left in range(0, len(cols), step):
-        where = cols[left : left + step]
-        right = decode(fmt, _take(b, where, 1))
-        right_abs = np.abs(right)
-        right0 = None if originals is None else _take(originals[1], where, 1).astype(np.float64)
-        for top in range(0, len(rows), step):
-            part = (slice(top, top + step), slice(left, left + step))
-            stored = decode(fmt, _take(a, rows[part[0]], 0))
+    shift = None if r0 is None else np.empty(shape, np.float32)
+    values = partial(decode, fmt)
+    for left in panels.split(a.shape[1], len(cols)):
+        right = panels.gather(values, b, cols[left], 1)
+        positive = bool(right.min() >= 0)
+        right_abs = right if positive or not magnitudes else panels.absolute(right)
+        for top in panels.split(a.shape[1], len(rows)):
+            part = (top, left)
+            stored = panels.gather(values, a, rows[top], 0)
             with np.errstate(invalid="ignore"):  # infinities and NaN are inputs of one probe
                 r1[part] = stored @ right
-                if originals is not None and right0 is not None and shift is not None:
-                    original = _take(originals[0], rows[part[0]], 0).astype(np.float64)
-                    shift[part] = original @ right0 - r1[part]
-                if magnitudes:
-                    s[part] = np.abs(stored, out=stored) @ right_abs
+                if r0 is not None and shift is not None:
+                    shift[part] = r0[part] - r1[part]
+                if magnitudes and positive and stored.min() >= 0:
+                    s[part] = np.abs(r1[part])  # the very same product
+                elif magnitudes:
+                    s[part] = panels.absolute(stored) @ right_abs
     return Patch(rows, cols, r1, np.broadcast_to(s, shape), shift)
-
-
-def _take(array: Stored, where: NDArray[np.int64], axis: int) -> Stored:
-    """Rows or columns by ascending index; a slice where they are consecutive."""
-    if len(where) and where[-1] - where[0] + 1 == len(where):
-        run = slice(int(where[0]), int(where[-1]) + 1)
-        return np.ascontiguousarray(array[run] if axis == 0 else array[:, run])
-    return np.take(array, where, axis=axis)
 
 
 @dataclass(frozen=True)
@@ -249,7 +271,7 @@ def block(fmt: str, a: Stored, b: Stored, *, seed: int, side: int = _BLOCK_SIDE)
     rng = np.random.Generator(np.random.PCG64(seed))
     rows = lines(m, m if r == m else max(1, r - 2), rng)
     cols = lines(n, n if c == n else max(1, c - 2), rng)
-    a_codes, b_codes = _take(a, rows, 0), _take(b, cols, 1)
+    a_codes, b_codes = np.take(a, rows, axis=0), np.take(b, cols, axis=1)
 
     def element(i: NDArray[np.int64], j: NDArray[np.int64]) -> Floats:
         out = np.empty(i.shape)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.errors import UsageError
 from gpulab.formats import encode, get, storage_dtype
+from gpulab.formats.threads import together
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Capability, Contract, VariantLike
 from gpulab.numerics.inputs import DEFAULT, Family, draw
 from gpulab.numerics.verdict import Judgement
-from gpulab.ops.base import Dims, Effort, RestsOn, Runner
+from gpulab.ops.base import Dims, Effort, RestsOn, Runner, Speed
 from gpulab.ops.matmul_data import Data
 from gpulab.ops.matmul_judge import Case
 
@@ -26,6 +27,7 @@ class Matmul:
     """The product of two matrices, accumulated in float32 unless a row declares otherwise."""
 
     name = "matmul"
+    speed: ClassVar[Speed] = "tflops"
     dims = ("m", "n", "k")
 
     def check_dims(self, dims: Dims) -> None:
@@ -72,7 +74,12 @@ class Matmul:
     ) -> dict[str, NDArray[Any]]:
         """Original float32 ``a`` and ``b``."""
         m, n, k = (int(dims[name]) for name in self.dims)
-        return {"a": draw(family, 0, (m, k), fmt, seed), "b": draw(family, 1, (k, n), fmt, seed)}
+        a, b = together(
+            m * k + k * n,
+            lambda: draw(family, 0, (m, k), fmt, seed),
+            lambda: draw(family, 1, (k, n), fmt, seed),
+        )
+        return {"a": a, "b": b}
 
     def stored_inputs(
         self, variant: VariantLike, dims: Dims, family: str | Family, seed: int

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.formats import encode
+from gpulab.formats import encode, get
 from gpulab.numerics import probes, reference, simulate
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Contract
@@ -104,12 +104,20 @@ class Data:
         return self.cached("family", chosen, fmt, make=lambda: self._make_family(chosen, fmt))
 
     def _make_family(self, family: Family, fmt: str) -> FamilyData:
-        original = self.op.make_inputs(self.dims, family, fmt, self.seed)
-        stored = {name: encode(fmt, values) for name, values in original.items()}
-        share = min(rounding_share(fmt, values) for values in original.values())
-        ref = reference.reference(
-            fmt, stored["a"], stored["b"], original["a"], original["b"], seed=self.seed
+        drawn = family.originals(get(fmt))
+        original = self.cached(
+            "originals",
+            *drawn,
+            make=lambda: self.op.make_inputs(self.dims, family, fmt, self.seed),
         )
+        r0 = self.cached(
+            "r0",
+            *drawn,
+            make=lambda: reference.originals(original["a"], original["b"], seed=self.seed),
+        )
+        stored = {name: encode(fmt, values) for name, values in original.items()}
+        share = min(rounding_share(fmt, original[name], stored[name]) for name in stored)
+        ref = reference.reference(fmt, stored["a"], stored["b"], r0, seed=self.seed)
         storage, largest = ErrorSummary(0.0, 0.0, None), 0.0
         for patch in ref.patches:
             largest = max(largest, float(np.abs(patch.r0).max()))

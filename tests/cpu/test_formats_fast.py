@@ -88,4 +88,7 @@ def test_errors_in_a_part_are_raised(monkeypatch):
 
 def test_calls_made_together_come_back_in_order():
     met = threading.Barrier(3, timeout=20)
-    assert threads.together(*(lambda i=i: (met.wait(), i)[1] for i in range(3))) == [0, 1, 2]
+    made = threads.together(10**9, *(lambda i=i: (met.wait(), i)[1] for i in range(3)))
+    assert made == [0, 1, 2]
+    here = threads.together(1, threading.get_ident, threading.get_ident)
+    assert here == [threading.get_ident()] * 2

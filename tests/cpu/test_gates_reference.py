@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gate_kernels import MMA, ORDERS, WGMMA_E4M3, chained, sequential
 
-from gpulab.formats import decode, encode
-from gpulab.numerics import probes, reference
+from gpulab.formats import decode, encode, threads
+from gpulab.numerics import panels, probes, reference
 from gpulab.numerics.cache import Cache, size_of
 from gpulab.numerics.contract import Contract
 from gpulab.numerics.inputs import draw
@@ -23,7 +23,7 @@ def make(fmt, m, n, k, seed=0, family="normal"):
 @pytest.mark.parametrize("fmt", ["fp32", "fp16", "e4m3", "int8"])
 def test_references_against_rational_arithmetic(fmt):
     a0, b0, a, b = make(fmt, 5, 4, 9)
-    patch = reference.reference(fmt, a, b, a0, b0).patches[0]
+    patch = reference.reference(fmt, a, b, reference.originals(a0, b0)).patches[0]
     av, bv = decode(fmt, a), decode(fmt, b)
     for i in range(5):
         for j in range(4):
@@ -40,17 +40,52 @@ def test_references_against_rational_arithmetic(fmt):
 
 def test_blocks_of_the_product_do_not_change_it(monkeypatch):
     a0, b0, a, b = make("fp16", 70, 50, 40)
-    whole = reference.reference("fp16", a, b, a0, b0).patches[0]
-    monkeypatch.setattr(reference, "_PANEL_BYTES", 8 * 40 * 7)
-    parts = reference.reference("fp16", a, b, a0, b0).patches[0]
+    whole = reference.reference("fp16", a, b, reference.originals(a0, b0)).patches[0]
+    monkeypatch.setattr(panels, "PANEL_BYTES", 8 * 40 * 7)
+    parts = reference.reference("fp16", a, b, reference.originals(a0, b0)).patches[0]
     for name in ("r1", "s", "r0"):
         assert np.allclose(getattr(whole, name), getattr(parts, name), rtol=0, atol=2**-18)
 
 
+@pytest.mark.parametrize("family", ["normal", "uniform"])
+@pytest.mark.parametrize("fmt", ["bf16", "e4m3", "fp32"])
+@pytest.mark.parametrize("cores", [1, 5])
+def test_references_are_the_plain_products_bit_for_bit(monkeypatch, family, fmt, cores):
+    """Panels made on many cores, and S taken from R1 where nothing is negative."""
+    monkeypatch.setattr(threads, "_LEAST", 1)
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: cores)
+    a0, b0, a, b = make(fmt, 130, 90, 300, family=family)
+    wide, av, bv = [x.astype(np.float64) for x in (a0, b0)], decode(fmt, a), decode(fmt, b)
+    found = reference.reference(fmt, a, b, reference.originals(a0, b0)).patches[0]
+    assert np.array_equal(found.r1, av @ bv)
+    assert np.array_equal(found.s, (np.abs(av) @ np.abs(bv)).astype(np.float32))
+    if fmt != "fp32":
+        assert np.array_equal(found.r0_shift, (wide[0] @ wide[1] - av @ bv).astype(np.float32))
+    rows, cols = reference.reference(fmt, a, b, seed=2, full_products=1000).patches
+    assert np.array_equal(rows.r1, av[rows.rows] @ bv)
+    assert np.array_equal(cols.r1, av @ bv[:, cols.cols])
+
+
+def test_a_negative_element_anywhere_is_seen_by_s():
+    for at in ((0, 0), (1, 0)):
+        values = np.ones((2, 2, 3), np.float32)
+        values[at] = -2.0
+        a, b = encode("bf16", values[0]), encode("bf16", values[1].T)
+        s = reference.reference("bf16", a, b).patches[0].s
+        assert np.array_equal(s, np.abs(values[0]) @ np.abs(values[1].T))
+
+
 def test_samples_are_rows_and_columns_in_full_k():
     a0, b0, a, b = make("fp16", 500, 700, 6)
-    whole = reference.reference("fp16", a, b, a0, b0).patches[0]
-    found = reference.reference("fp16", a, b, a0, b0, seed=5, full_products=1000)
+    whole = reference.reference("fp16", a, b, reference.originals(a0, b0)).patches[0]
+    found = reference.reference(
+        "fp16",
+        a,
+        b,
+        reference.originals(a0, b0, seed=5, full_products=1000),
+        seed=5,
+        full_products=1000,
+    )
     rows, cols = found.patches
     assert rows.r1.shape[1] == 700
     assert cols.r1.shape[0] == 500
@@ -99,13 +134,13 @@ def test_a_thousand_cubed_is_quick_and_small():
     a0, b0, a, b = make("bf16", 1024, 1024, 1024)
     tracemalloc.start()
     started = time.perf_counter()
-    reference.reference("bf16", a, b, a0, b0)
+    reference.reference("bf16", a, b, reference.originals(a0, b0))
     seconds = time.perf_counter() - started
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert seconds < 2.0
     results = 1024 * 1024 * (8 + 4 + 4)
-    assert peak < results + 8 * reference._PANEL_BYTES
+    assert peak < results + 8 * panels.PANEL_BYTES
 
 
 def test_cache_evicts_the_least_recently_used():
