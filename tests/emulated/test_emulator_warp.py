@@ -15,6 +15,16 @@ from gpulab.errors import FaultError
 I, U, F = np.int32, np.uint32, np.float32
 
 
+def test_a_half_is_shuffled_by_the_constant_width_of_a_warp() -> None:
+    source = """#include <cuda_fp16.h>
+extern "C" __global__ void kernel(const __half* a, __half* o) {
+  o[threadIdx.x] = __shfl_xor_sync(0xffffffff, a[threadIdx.x], 5);
+}"""
+    a = np.arange(32, dtype=np.float16)
+    got = run(source, [a, np.zeros(32, np.float16)], grid=(1,), block=(32,)).arrays[1]
+    np.testing.assert_array_equal(got, a[np.arange(32) ^ 5])
+
+
 @pytest.mark.parametrize("width", [32, 16, 8, 4])
 @pytest.mark.parametrize("mode", ["", "_up", "_down", "_xor"])
 def test_shuffles(mode: str, width: int) -> None:

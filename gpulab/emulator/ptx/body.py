@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from gpulab.arch import WARP_SIZE
 from gpulab.emulator.ptx.cursor import Cursor, is_number, parse_literal
 from gpulab.emulator.ptx.nodes import (
     CallSite,
@@ -289,6 +290,8 @@ class BodyParser:
             return parse_literal(word)
         if word == "_":
             return Sink()
+        if word == "WARP_SZ":  # a constant of PTX, which shuffles of halves use
+            return Imm(WARP_SIZE)
         found = self.scope.find(word)
         if found is not None and found in self.function.registers:
             return Reg(found)
