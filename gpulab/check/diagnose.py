@@ -56,6 +56,10 @@ FAULTS = {
 """Fault kind -> (slug, what to do)."""
 
 
+WHERE_SAYS_MORE = ("zeros", "dropped-terms", "row-scale")
+"""Diagnoses that say less than a telling place."""
+
+
 def of_error(error: GpulabError, subject: Subject | None = None) -> Diagnosis:
     """What a fault or a timeout looks like."""
     if isinstance(error, KernelTimeoutError):
@@ -115,11 +119,15 @@ def _of_output(
         stored[1], structure.POISONS[1]
     )
     bad = ~one.ok(got) | unwritten
+    repeat = structure.check_repeat(*stored)
+    if not bad.any() and repeat is not None and not setting.atomics:
+        told = _nondeterministic("every element of the first run is right")
+        return replace(told, index=repeat.index, share=repeat.count / bad.size)
     if not bad.any():
         everything = np.ones(as_rows(got).shape, bool)
         e = Evidence(setting, inputs, one, as_rows(got), everything)
-        found = _first(subject.subtle, e)
-        return found if found is None else replace(found, share=0.0)
+        seen = _first(subject.subtle, e)
+        return seen if seen is None else replace(seen, share=0.0)
     e = Evidence(setting, inputs, one, as_rows(got), as_rows(bad))
     found = _find(subject, e, as_rows(unwritten), stored)
     at = structure.first_index(unwritten if unwritten.any() else bad)
@@ -148,20 +156,14 @@ def _find(
     place = patterns.locate(e.bad)
     if unwritten.any():
         return _unwritten(unwritten, subject.store)
-    if structure.check_repeat(*stored) is not None:
-        return Diagnosis(
-            "nondeterministic",
-            f"two runs on the same inputs differ; {place.text}",
-            "threads race, or memory is read that nobody wrote: look for a missing __syncthreads()",
-        )
+    if structure.check_repeat(*stored) is not None and not e.setting.atomics:
+        return _nondeterministic(place.text)
     finite = bool(np.isfinite(e.got[e.bad]).all())
     explained = _first(subject.mistakes if finite else subject.special, e)
     if explained is not None:
         if place.slug == "everywhere" or e.bad.all():
             return explained
-        if place.slug in ("last-tile", "every-kth-row") and explained.slug in (
-            "zeros", "dropped-terms",
-        ):  # fmt: skip
+        if place.slug in ("last-tile", "every-kth-row") and explained.slug in WHERE_SAYS_MORE:
             return Diagnosis(place.slug, f"{place.text}; {explained.text}", explained.fix)
         return replace(explained, text=f"{explained.text}; {place.text}")
     if not finite:
@@ -176,6 +178,15 @@ def _find(
         "unrecognised",
         f"{place.text}; the values match none of the mistakes this checker knows",
         "replay the smallest shape and compute one wrong element by hand",
+    )
+
+
+def _nondeterministic(where: str) -> Diagnosis:
+    return Diagnosis(
+        "nondeterministic",
+        f"two runs on the same inputs differ; {where}",
+        "threads race, memory is read that nobody wrote, or a __device__ variable keeps what an "
+        "earlier launch left: look for a missing __syncthreads()",
     )
 
 

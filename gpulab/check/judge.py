@@ -159,7 +159,6 @@ def _diagnose(check: Check, submitted: Submitted) -> None:
     shape, judgement = found
     check.result.facts["replay"] = check.token(shape)
     check.progress("diagnose")
-    submitted.load()
     check.result.diagnosis = _looks_like(check, submitted, shape, judgement)
     if check.result.diagnosis is None and judgement.reason is not None:
         reason = judgement.reason
@@ -182,6 +181,7 @@ def _looks_like(
         inputs = check.subject.inputs(setting, where)
         if inputs is None:
             continue
+        submitted.load()
         found = diagnose.of_case(check.subject, setting, inputs, submitted.at(shape.dims))
         if found is not None and found.slug != "unrecognised":
             return found

@@ -24,6 +24,12 @@ class Place:
     text: str
 
 
+def ordinal(n: int) -> str:
+    """2nd, 3rd, 4th, ..."""
+    ending = "th" if 10 < n % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
+
+
 def locate(bad: NDArray[np.bool_]) -> Place:
     """Describe a mask of wrong elements (m, n) that has at least one."""
     share = float(bad.mean())
@@ -47,7 +53,8 @@ def locate(bad: NDArray[np.bool_]) -> Place:
         steps = np.diff(which)
         if len(which) > 2 and (steps == steps[0]).all() and steps[0] > 1:
             first = int(which[0])
-            return Place("every-kth-row", f"every {steps[0]}th {name} is wrong, from {first} on")
+            text = f"every {ordinal(int(steps[0]))} {name} is wrong, from {first} on"
+            return Place("every-kth-row", text)
         if (period := _period(np.asarray(wrong))) is not None:
             step, length = period
             return Place(

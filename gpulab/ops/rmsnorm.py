@@ -73,7 +73,7 @@ class RmsNorm(RowOp):
         """See ``RowFormula``."""
         return {"eps": EPS}
 
-    def _sum(self, contract: RowContract, values: Values) -> Floats:
+    def summed(self, contract: RowContract, values: Values) -> Floats:
         """What is normalised, with the roundings that the contract declares."""
         if contract.name == PLAIN_NORM:
             return values["x"]
@@ -91,7 +91,7 @@ class RmsNorm(RowOp):
         over: slice = EVERYTHING,
     ) -> dict[str, Floats]:
         """See ``RowFormula``."""
-        found = {"y": normalised(arithmetic, self._sum(contract, values), over)}
+        found = {"y": normalised(arithmetic, self.summed(contract, values), over)}
         if contract.name != PLAIN_NORM:
             found["residual_out"] = values["x"] + values["residual"]
         return found
@@ -115,7 +115,7 @@ class RmsNorm(RowOp):
         if contract.name == PLAIN_NORM:
             return {"y": normalised(EXACT, values["x"]) * values["weight"]}
         plain = values["x"] + values["residual"]
-        total = plain if original else self._sum(contract, values)
+        total = plain if original else self.summed(contract, values)
         return {"y": normalised(EXACT, total) * values["weight"], "residual_out": plain}
 
     def bounds(self, contract: RowContract, values: Values, sums: Sums) -> dict[str, Floats]:
@@ -202,7 +202,7 @@ def _weight_missing(op: RowFormula, contract: RowContract, values: Values) -> di
 
 def _eps_missing(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
     assert isinstance(op, RmsNorm)
-    return _replaced(op, contract, values, normalised(EXACT, op._sum(contract, values), eps=0.0))
+    return _replaced(op, contract, values, normalised(EXACT, op.summed(contract, values), eps=0.0))
 
 
 def _no_cast(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:

@@ -1,0 +1,117 @@
+"""Row results whose sums are too narrow or wrong as a whole: one error for all of a row.
+
+A wrong sum moves all results of a row together: it multiplies them (softmax, RMSNorm, LayerNorm
+less its bias), or shifts them (logarithms). Averaged over the row, this shows far below the
+rounding of a single result.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.check.evidence import Diagnosis
+from gpulab.check.hypotheses import EXPLAINED, NARROW, Evidence, as_rows, histogram, rms
+from gpulab.formats import get
+from gpulab.ops.rows import RowOp
+from gpulab.ops.rows_arith import Stepwise
+from gpulab.ops.rows_contract import RowContract, Values
+
+Floats = NDArray[np.float64]
+View = Literal["factor", "shift"]
+_CLEAR = 4.0
+"""Times what the rounding of results leaves of a row's error, from which it is seen."""
+_OFFSET = 1e3
+"""Ratio of mean to deviation beside which E[x^2] - E[x]^2 has few digits left."""
+
+
+def _plain(values: Values, found: Floats) -> Floats:
+    """Results without what is added behind the sum."""
+    return found - values["bias"] if "bias" in values else found
+
+
+def row_errors(values: Values, got: Floats, right: Floats, view: View) -> Floats:
+    """(rows,): what all results of a row have in common of their error; relative for a factor."""
+    with np.errstate(all="ignore"):
+        if view == "shift":
+            return np.asarray(np.nanmean(np.where(np.isfinite(right), got - right, np.nan), axis=1))
+        got, right = _plain(values, got), _plain(values, right)
+        use = np.isfinite(got) & np.isfinite(right)
+        got, right = np.where(use, got, 0.0), np.where(use, right, 0.0)
+        return np.asarray((got * right).sum(axis=1) / (right * right).sum(axis=1) - 1.0)
+
+
+def narrow(
+    op: RowOp, contract: RowContract, values: Values, e: Evidence, view: View
+) -> Diagnosis | None:
+    """A running sum in half or bf16."""
+    common = row_errors(values, e.got, e.right, view)
+    ideal = row_errors(values, e.expected.ideal.reshape(e.got.shape), e.right, view)
+    floor = rms(ideal) + 2.0 * get("fp32").unit_roundoff * np.sqrt(values["x"].shape[1])
+    if rms(common) < _CLEAR * floor:
+        return None
+    for name, slug in NARROW:
+        simulated = op.stored_values(Stepwise(name), contract, values).get(e.expected.name)
+        if simulated is None:
+            continue
+        size = rms(row_errors(values, as_rows(simulated), e.right, view))
+        if 0.05 * size < rms(common) < 5.0 * size:
+            return Diagnosis(
+                slug,
+                f"the results of a row err together, by as much ({rms(common):.2g} rms) as a "
+                f"running sum in {name} makes them ({size:.2g}):\n"
+                f"{histogram(e.got - e.right, get(e.expected.format).unit_roundoff, e.right)}",
+                "keep the sum in float and convert each element before it is used",
+            )
+    return None
+
+
+def row_by_row(values: Values, e: Evidence, view: View) -> Diagnosis | None:
+    """A factor (or a shift) of its own for every row."""
+    if e.right.shape[1] < 2:
+        return None
+    rows = e.bad.any(axis=1)
+    common = row_errors(values, e.got, e.right, view)[:, None]
+    added = values.get("bias", np.zeros(1))
+    with np.errstate(all="ignore"):
+        moved = e.right + common if view == "shift" else (e.right - added) * (1 + common) + added
+        if e.near(moved) < EXPLAINED:
+            return _shifted(values, e)
+    x = values["x"][rows]
+    deviation = x.std(axis=1)
+    if "bias" in values and (np.abs(x.mean(axis=1)) > 0.1 * _OFFSET * deviation).all():
+        return Diagnosis(
+            "cancelled-variance",
+            "rows whose mean is large beside their deviation have a factor of their own, the "
+            "others are right: the variance is what is left of two large numbers",
+            "E[x^2] - E[x]^2 cancels: sum (x - x[0]) and its squares, or (x - mean)^2",
+        )
+    what = "is shifted by" if view == "shift" else "has"
+    return Diagnosis(
+        "row-scale",
+        f"every wrong row {what} {'an amount' if view == 'shift' else 'a factor'} of its own, from "
+        f"{float(np.nanmin(common[rows])):.3g} to {float(np.nanmax(common[rows])):.3g}",
+        "the elements are right but for the sum (or mean) of their row",
+    )
+
+
+def _shifted(values: Values, e: Evidence) -> Diagnosis | None:
+    """Normalised values that are all off by the same amount: the mean is off."""
+    if "bias" not in values:
+        return None
+    weight = values["weight"]
+    with np.errstate(all="ignore"):
+        error = (e.got - e.right) / weight
+        shift = np.nanmean(error, axis=1, keepdims=True)
+        rest = rms((error - shift)[e.bad.any(axis=1)])
+    if not rms(shift[e.bad.any(axis=1)]) > 2.0 * rest:
+        return None
+    return Diagnosis(
+        "wrong-mean",
+        f"the normalised values of a wrong row are all off by one amount ({rms(shift):.2g} rms): "
+        "its mean is off",
+        "a mean of large numbers has few digits: take it of x - x[0], or correct it by the mean of "
+        "what is left",
+    )
