@@ -34,6 +34,11 @@ class Fingerprint:
     complete: bool
 
 
+def python_function(value: Any) -> Any:
+    """The function in a ``@cuda.jit`` object or a Numba intrinsic; anything else as it is."""
+    return getattr(value, "py_func", getattr(value, "__wrapped__", value))
+
+
 @dataclass
 class _Walk:
     parts: list[str] = field(default_factory=list)
@@ -41,7 +46,7 @@ class _Walk:
     complete: bool = True
 
     def value(self, name: str, value: Any) -> None:
-        function = getattr(value, "py_func", value)
+        function = python_function(value)
         if hasattr(function, "__code__") and not _versioned(function.__module__):
             self.parts.append(f"{name}: function")
             self.function(function)
@@ -92,5 +97,5 @@ class _Walk:
 def fingerprint(function: Callable[..., Any]) -> Fingerprint:
     """The fingerprint of a function; a ``@cuda.jit`` object counts as the function in it."""
     walk = _Walk()
-    walk.function(getattr(function, "py_func", function))
+    walk.function(python_function(function))
     return Fingerprint(cache.key({"parts": walk.parts}), walk.complete)

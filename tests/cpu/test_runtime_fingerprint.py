@@ -94,3 +94,20 @@ def test_the_digest_holds_between_processes():
     }
     assert len(runs) == 1
     assert "complete=True" in runs.pop()
+
+
+def test_what_an_intrinsic_closes_over_counts():
+    """Both formats are bytes: the kernels' own code and types are the same, their decoders not."""
+    from gpulab.kernels.numba_pack import pack
+
+    def reading(fmt, count):
+        load = pack(fmt, count).values
+
+        def kernel(a):
+            a[0] = load(a[0])
+
+        return kernel
+
+    found = [fingerprint(reading(*each)) for each in (("e4m3", 2), ("e5m2", 2), ("e5m2", 1))]
+    assert len({each.digest for each in found}) == 3
+    assert all(each.complete for each in found)
