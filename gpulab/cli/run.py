@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import click
+from rich.markup import escape
 
 from gpulab.cli.options import check_seed, device_options, output_options
 
@@ -14,12 +15,12 @@ LADDER = {"cuda": 2048, "emulated": 96}
 FULL_LADDER = {"cuda": (256, 1024, 2048, 4096), "emulated": (96, 256)}
 GROWTH = {
     "cuda": ((256, 256), (1024, 1024), (2048, 2048)),
-    "emulated": ((32, 256), (32, 1024), (32, 2048)),
+    "emulated": ((32, 64), (32, 256), (32, 1024)),
 }
 """(m = n, k) at which the error of the two fp16 accumulators is compared."""
 
 
-@click.command("run", short_help="The whole lab: format report, matmul ladder, verdict.")
+@click.command("run", short_help="The whole lab: formats, every kernel, what the gates catch.")
 @click.option("--full", is_flag=True, help="Large sizes too (minutes on the emulated device).")
 @device_options
 @output_options
@@ -33,16 +34,26 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Report what the device's tensor cores execute, judge the matmul ladder against float64, and
-    give one verdict.
+    """Report what the device's tensor cores execute, judge the matmul ladder, the row operations
+    and attention against float64, show what the gates catch, and give one verdict.
 
-    Exit code 0 means that every row passed both gates and every lesson failed as it must.
+    Exit code 0 means that every row passed both gates, every lesson failed as it must, and the
+    error of a half accumulator grew where that of a float one stayed.
     """
-    from gpulab.cli.session import evaluate_cases, open_session
-    from gpulab.lab import growth, render, verdict
+    from gpulab.cli.session import Session, evaluate_cases, open_session
+    from gpulab.lab import growth, lessons, render, suite, verdict
     from gpulab.report.capability import PROBED, capability_report
     from gpulab.report.probe import run_probes
     from gpulab.report.render import capability_table
+
+    def show(session: Session, *parts: Any) -> None:
+        """Tables and lines for people."""
+        if not session.as_json:
+            for part in parts:
+                session.console.print(
+                    escape(part) if isinstance(part, str) else part, highlight=False
+                )
+            session.say()
 
     check_seed(seed)
     session = open_session(
@@ -53,12 +64,7 @@ def command(
     lines = capability_report(opened.capability, run_probes(opened, PROBED))
     for line in lines:
         session.emit(line.to_json(opened.capability))
-    if not as_json:
-        session.console.print(
-            capability_table(lines, opened.capability, f"{opened.name}, {opened.kind}")
-        )
-        session.say()
-    unproven = [x.name for x in lines if x.supported and x.status in ("mismatch", "not run")]
+    show(session, capability_table(lines, opened.capability, f"{opened.name}, {opened.kind}"))
 
     records: list[dict[str, Any]] = []
     for side in FULL_LADDER[opened.kind] if full else (LADDER[opened.kind],):
@@ -71,18 +77,40 @@ def command(
             session.say()
         records += found
 
-    rows = growth.growth(opened, GROWTH[opened.kind], seed)
-    for row in rows:
+    grown = growth.growth(opened, GROWTH[opened.kind], seed)
+    for row in grown:
         session.emit(row)
-    if not as_json:
-        session.console.print(growth.table(rows))
-        session.say()
+    show(session, growth.table(grown), growth.sentence(grown))
 
-    code = verdict.exit_code(records)
-    sentence = verdict.summary(records)
-    if unproven:
-        code = code or 1
-        sentence = f"FAIL: tensor cores not as modelled for {', '.join(unproven)}; {sentence}"
+    judged = []
+    for section in suite.sections(opened.kind, full):
+        found = evaluate_cases(
+            session, section.op, section.dims, seed=seed, format_=section.formats, measure=False
+        )
+        for record in found:
+            session.emit(record)
+        judged.append((section, found))
+        records += found
+    problems = render.problems([r for _, found in judged for r in found])
+    show(session, suite.table(judged), *problems)
+
+    taught = lessons.caught(records)
+    for row in taught:
+        session.emit(row)
+    show(
+        session,
+        lessons.table(taught, lessons.refused(records)),
+        lessons.LEGEND,
+        lessons.sentence(taught),
+    )
+
+    wrong = [x.name for x in lines if x.supported and x.status in ("mismatch", "not run")]
+    failed = [f"tensor cores not as modelled for {', '.join(wrong)}"] if wrong else []
+    failed += growth.lost(grown)
+    failed += [f"no gate catches {name}" for name in lessons.lost(taught)]
+    code, sentence = verdict.exit_code(records), verdict.summary(records)
+    if failed:
+        code, sentence = code or 1, f"FAIL: {'; '.join(failed)}; {sentence}"
     if as_json:
         click.echo(json.dumps({"schema": 1, "summary": sentence, "exit_code": code}))
     else:

@@ -11,6 +11,9 @@ from rich.table import Table
 
 Record = dict[str, Any]
 
+SPEEDS = {"tflops": "TFLOP/s", "gb_per_s": "GB/s"}
+"""Fields of a record that tell a speed, and their unit; an operation names the one that fits it."""
+
 
 def case_name(record: Record) -> str:
     """``fp16, fp32 acc``; contract and output are named where they are not the usual ones."""
@@ -87,6 +90,8 @@ def ladder(records: Sequence[Record], title: str) -> Table:
     timed = any(r.get("time_ms") for r in ran)
     counted = any(r.get("counters") for r in ran)
     base = baseline_f32(ran)
+    speed = next((r["speed"] for r in ran if r.get("speed")), "tflops")
+    compared = next((r["bandwidth"]["of"] for r in ran if r.get("bandwidth")), None)
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name, justify in (
         ("case", "left"), ("kernel", "left"), ("max abs err", "right"), ("max rel", "right"),
@@ -94,7 +99,8 @@ def ladder(records: Sequence[Record], title: str) -> Table:
     ):  # fmt: skip
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     if timed:
-        for name in ("time (ms)", "TFLOP/s", "vs f32"):
+        last = f"of {compared}" if compared else "vs f32"
+        for name in ("time (ms)", SPEEDS[speed], last):
             table.add_column(name, justify="right", no_wrap=True)
     elif counted:
         for name in ("instructions", "sectors", "vs f32"):
@@ -117,11 +123,10 @@ def ladder(records: Sequence[Record], title: str) -> Table:
         ]
         if timed:
             t = r.get("time_ms")
-            ratio = base["time_ms"]["median"] / t["median"] if t and base else None
             cells += [
                 number(t["median"], 4) if t else "-",
-                number(r.get("tflops"), 4),
-                "-" if ratio is None else f"{ratio:.2f}x",
+                number(r.get(speed), 4),
+                _compared(r, base) if t else "-",
             ]
         elif counted:
             mine, theirs = sectors(r), sectors(base) if base else None
@@ -132,6 +137,15 @@ def ladder(records: Sequence[Record], title: str) -> Table:
             ]
         table.add_row(*cells, verdict_cell(r))
     return table
+
+
+def _compared(record: Record, base: Record | None) -> str:
+    """Share of the bandwidth measured beside it, or else the speed as a ratio to the fp32 row."""
+    if record.get("bandwidth"):
+        return f"{record['bandwidth']['fraction']:.3f}"
+    if base is None:
+        return "-"
+    return f"{base['time_ms']['median'] / record['time_ms']['median']:.2f}x"
 
 
 def footnotes(records: Sequence[Record]) -> list[str]:
@@ -154,23 +168,24 @@ def footnotes(records: Sequence[Record]) -> list[str]:
             "counts; it has no time to show."
         )
     lines += [_alone(r) for r in ran if r.get("kernel_alone")]
-    for r in ran:
+    lines += problems(ran)
+    return lines + lessons([r for r in ran if r.get("lesson") and not r.get("error")])
+
+
+def problems(records: Sequence[Record]) -> list[str]:
+    """Why rows did not pass; lessons that fail are no problem."""
+    lines = []
+    for r in records:
+        name = f"{r['op']} {r['backend']}/{r['kernel']} {case_name(r)}"
         if r.get("error"):
-            lines.append(
-                f"{r['error']['kind']} in {r['backend']}/{r['kernel']} {case_name(r)}: "
-                f"{r['reason']}"
-            )
+            lines.append(f"{r['error']['kind']} in {name}: {r['reason']}")
             if r["error"].get("log"):
                 lines.append(str(r["error"]["log"]).rstrip())
             if r["error"].get("fix"):
                 lines.append(f"  fix: {r['error']['fix']}")
-        elif r.get("lesson"):
-            continue
-        elif r["verdict"] != "PASS":
-            lines.append(
-                f"{r['verdict']} {r['backend']}/{r['kernel']} {case_name(r)}: {r['reason']}"
-            )
-    return lines + lessons([r for r in ran if r.get("lesson") and not r.get("error")])
+        elif not r.get("lesson") and r["verdict"] not in (None, "PASS"):
+            lines.append(f"{r['verdict']} {name}: {r['reason']}")
+    return lines
 
 
 def _alone(record: Record) -> str:

@@ -11,7 +11,7 @@ Window w: it sees keys nearer than w positions. A row that sees no key is 0, its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from gpulab.ops.attention_contract import CONTRACTS, AttentionContract, scaled
 from gpulab.ops.attention_data import Data
 from gpulab.ops.attention_families import QUICK, AttentionFamily, draw, families_for, get_family
 from gpulab.ops.attention_judge import Case
-from gpulab.ops.base import Dims, Effort, RestsOn, Runner
+from gpulab.ops.base import Dims, Effort, RestsOn, Runner, Speed
 
 MAX_HEAD_DIM = 256
 MAX_ELEMENTS = 1 << 40
@@ -36,6 +36,7 @@ class Attention:
     """Attention forward, float32 inside."""
 
     name = "attention"
+    speed: ClassVar[Speed] = "tflops"
     dims = (
         "batch",
         "heads",

@@ -22,6 +22,7 @@ from gpulab.numerics.verdict import Judgement
 Dims = Mapping[str, int]
 Effort = Literal["quick", "full"]
 RestsOn = Literal["both", "contract"]
+Speed = Literal["tflops", "gb_per_s"]
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,18 @@ class Runner(Protocol):
 
 
 class Op(Protocol):
-    """An operation of the lab."""
+    """An operation of the lab.
+
+    Attributes:
+        name: as in the registry.
+        dims: names of its dims.
+        speed: the field of a record that tells its speed: what it is bound by is arithmetic, or
+            memory.
+    """
 
     name: str
     dims: tuple[str, ...]
+    speed: Speed
 
     def check_dims(self, dims: Dims) -> None:
         """Refuse missing, unknown or impossible dims.

@@ -7,7 +7,7 @@ A row operation works on every row of a (rows, cols) array by itself. Its module
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from gpulab.formats import storage_dtype
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Capability, VariantLike
 from gpulab.numerics.verdict import Judgement
-from gpulab.ops.base import Dims, Effort, RestsOn, Runner
+from gpulab.ops.base import Dims, Effort, RestsOn, Runner, Speed
 from gpulab.ops.rows_data import RowData, distinct_rows
 from gpulab.ops.rows_families import RowFamily, families_for, get_family
 from gpulab.ops.rows_formula import RowFormula
@@ -31,6 +31,8 @@ MAX_COLS = 1 << 28
 
 class RowOp(RowFormula):
     """A row operation, as the lab knows operations (``Op``)."""
+
+    speed: ClassVar[Speed] = "gb_per_s"
 
     def check_dims(self, dims: Dims) -> None:
         """See ``Op``."""

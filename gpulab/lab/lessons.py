@@ -1,0 +1,163 @@
+"""What the gates catch: every lesson, the gate that fails it, and what the usual test says of it.
+
+A lesson is a kernel that is wrong on purpose. Everything here is read off records of kernels that
+ran: no lesson is judged a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from gpulab.lab.render import number
+from gpulab.lab.verdict import lesson_holds
+from gpulab.numerics.errors import USUAL
+from gpulab.numerics.verdict import REASONS
+
+Record = dict[str, Any]
+
+LEGEND = (
+    "interval, rms, exact-probe: the parts of the arithmetic gate; contract: the published ceiling"
+)
+_PARTS = list(REASONS)
+
+ORDINARY = "normal"
+"""The input family that tests usually draw: N(0, 1)."""
+
+
+def _worst(fraction: float | None) -> float:
+    """A share of a bound; one that JSON cannot hold was infinite."""
+    return float("inf") if fraction is None else fraction
+
+
+def _shown_on(record: Record) -> Record | None:
+    """The family or probe that shows the mistake: one the lesson is made for, else the worst."""
+    families = {f["family"]: f for f in record["families"] if f["family"] in record["caught_on"]}
+    for name in record["shows_on"]:
+        if name in families:
+            return dict(families[name])
+    if families:
+        return dict(
+            max(
+                families.values(),
+                key=lambda f: max(_worst(f["interval_fraction"]), _worst(f["rms_fraction"])),
+            )
+        )
+    return next((dict(p) for p in record["probes"] if p["probe"] in record["caught_on"]), None)
+
+
+def caught(records: Sequence[Record]) -> list[Record]:
+    """One record a lesson that was judged: what caught it, and what an ``allclose`` says.
+
+    Args:
+        records: of ``evaluate``; rows that are no lessons, or did not run, are left out.
+
+    Returns:
+        ``caught``: a gate failed it, for its numbers. ``input`` that shows it best, the gates and
+        parts that ``failed_by`` there, ``max_abs_err`` against R1 there (None: NaN or Inf), and
+        ``allclose`` by tolerance there and on ``allclose_ordinary`` inputs, N(0, 1).
+    """
+    found = []
+    for r in records:
+        if not r["lesson"] or r["verdict"] is None or r.get("error"):
+            continue
+        shown = _shown_on(r) or {}
+        ordinary: Record = next((f for f in r["families"] if f["family"] == ORDINARY), {})
+        found.append(
+            {
+                "schema": 1,
+                "kind": "lesson",
+                **{
+                    field: r[field]
+                    for field in (
+                        "op", "kernel", "backend", "format", "accumulator", "output", "contract",
+                        "device", "capability", "dims", "note",
+                    )
+                },
+                "caught": lesson_holds(r) and bool(shown),
+                "input": shown.get("family", shown.get("probe")),
+                "failed_by": sorted(
+                    {text.split(":")[0] for text in shown.get("reasons", ())}, key=_PARTS.index
+                ),
+                "max_abs_err": shown.get("max_abs_err_stored"),
+                "allclose": shown.get("allclose"),
+                "allclose_ordinary": ordinary.get("allclose"),
+            }
+        )  # fmt: skip
+    return found
+
+
+def refused(records: Sequence[Record]) -> list[Record]:
+    """Lessons that did not run, with their reason: their mistake cannot show there."""
+    return [r for r in records if r["lesson"] and r["verdict"] is None]
+
+
+def lost(rows: Sequence[Record]) -> list[str]:
+    """Lessons that no gate caught."""
+    return [
+        f"{r['op']} {r['backend']}/{r['kernel']} {r['format']}" for r in rows if not r["caught"]
+    ]
+
+
+def _passing(rows: Sequence[Record], field: str, tolerance: float) -> int:
+    return sum(bool((r[field] or {}).get(f"{tolerance:g}")) for r in rows)
+
+
+def sentence(rows: Sequence[Record]) -> str:
+    """How many the gates catch, and how many the usual comparison lets through."""
+    gone = lost(rows)
+    text = f"the gates catch {len(rows) - len(gone)} of {len(rows)} lessons"
+    through = " and ".join(
+        f"{_passing(rows, 'allclose_ordinary', t)} with rtol = atol = {t:g}" for t in USUAL
+    )
+    text += f"; allclose on N(0, 1), as tests are usually written, passes {through}"
+    return f"FAIL: {text}; not caught: {', '.join(gone)}" if gone else text
+
+
+def table(rows: Sequence[Record], absent: Sequence[Record] = ()) -> Table:
+    """The lessons; ``absent`` are those of ``refused``."""
+    shown = Table(
+        title="what the gates catch, and where the usual allclose (rtol = atol) passes: on the "
+        "input that shows the mistake, and on N(0, 1)",
+        title_justify="left", box=None, pad_edge=False,
+    )  # fmt: skip
+    for head in ("operation", "lesson", "format", "shown by", "failed by"):
+        shown.add_column(head, no_wrap=head != "failed by")
+    shown.add_column("max abs err", justify="right", no_wrap=True)
+    for where in ("there", "N(0, 1)"):
+        for t in USUAL:
+            shown.add_column(f"{where}\n{t:g}", justify="right", no_wrap=True)
+    for r in rows:
+        name = _name(r)
+        if not r["caught"]:
+            blank = [""] * (2 * len(USUAL))
+            shown.add_row(r["op"], name, r["format"], "-", "[bold red]nothing[/]", "", *blank)
+            continue
+        error = number(r["max_abs_err"]) if r["max_abs_err"] is not None else "not finite"
+        if r["allclose"] is None:  # a probe, whose outputs are compared bit for bit
+            error = "-"
+        close = [
+            _cell((r[field] or {}).get(f"{t:g}"))
+            for field in ("allclose", "allclose_ordinary")
+            for t in USUAL
+        ]
+        by = ", ".join(r["failed_by"])
+        shown.add_row(r["op"], name, r["format"], r["input"], by, error, *close)
+    for r in absent:
+        reason = escape(str(r["reason"]))
+        shown.add_row(r["op"], _name(r), r["format"], "not run", reason, style="dim")
+    return shown
+
+
+def _name(record: Record) -> str:
+    """``raw/no_max``; an accumulator is named where it is not the usual one."""
+    name = f"{record['backend']}/{record['kernel']}"
+    narrow = record["accumulator"] != "fp32"
+    return f"{name}, {record['accumulator']} acc" if narrow else name
+
+
+def _cell(passes: bool | None) -> str:
+    return "-" if passes is None else "[yellow]passes[/]" if passes else "fails"
