@@ -1,0 +1,334 @@
+"""Judge every real kernel on the emulated device over families, seeds and sizes. Needs no card.
+
+    python scripts/cover_honest.py                      # 9.0: every pair of values, hours of CPU
+    python scripts/cover_honest.py --ops softmax,rmsnorm --capability 9.0,8.9,8.0,7.5
+    python scripts/cover_honest.py --ops matmul --full  # the whole product
+
+Each case is one call of the operation's own judge: the kernel, compiled for the capability, runs
+on the families of the case with the lab's gates, probes and power certificate. Which cases there
+are, says cover_spaces.py. A further capability repeats the cases whose path differs from those
+before it: other PTX, another launch shape or other tensor-core arithmetic.
+
+One JSON line a (kernel, case) goes to --lines as soon as it is known, and a run that finds lines
+there goes on behind them. The summary, one line a (kernel, capability), goes to --out. Exit code 0:
+every honest kernel passed every case, every lesson failed wherever it runs at all, and no pair of
+values is left out; else that of the worst case, as the lab's commands have it (1 where a pair is
+left out or a lesson passes, 3 where a verdict is inconclusive or a case did not run).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from cover_report import summaries, table, verdict_of
+from cover_spaces import OPS, Arrays, Dims, Space, families_of, spaces
+from covering import Case as Values
+
+from gpulab import ops, registry
+from gpulab.errors import GpulabError
+from gpulab.lab.environment import environment
+from gpulab.lab.runner import KernelRunner
+from gpulab.lab.verdict import lesson_holds
+from gpulab.numerics import tensorcore
+from gpulab.numerics.cache import Cache
+from gpulab.numerics.verdict import Judgement
+from gpulab.registry import Capability, Case, NumbaBuild, Param, RawBuild
+from gpulab.runtime import assembly
+from gpulab.runtime.emulated import EmulatedDevice
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "docs" / "results" / "honest_emulated.jsonl"
+LINES = ROOT / "build" / "cover_honest.jsonl"
+CACHE_BYTES = 2 << 30
+EVERY_S = 30
+"""Seconds between two lines of progress."""
+
+Line = dict[str, Any]
+
+
+class Shared:
+    """A build request as a key: of two Numba requests, those with the same key are the same."""
+
+    def __init__(self, request: RawBuild | NumbaBuild) -> None:
+        self.request = request
+        self.key = request if isinstance(request, RawBuild) else request.key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shared) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel on one case.
+
+    Args:
+        case: kernel and variant.
+        capability: of the emulated device.
+        space: where the case comes from.
+        values: of its factors.
+    """
+
+    case: Case
+    capability: Capability
+    space: Space
+    values: Values
+
+    @property
+    def dims(self) -> Dims:
+        return self.space.dims(self.values)
+
+    @property
+    def key(self) -> str:
+        """What tells a line from all others."""
+        kernel = (self.case.spec.op, self.case.label, text(self.capability), self.space.name)
+        return json.dumps([*kernel, self.values])
+
+
+def key_of(line: Line) -> str:
+    """The key of the job that a line is of."""
+    return json.dumps([line["op"], line["kernel"], line["capability"], line["space"], line["case"]])
+
+
+def text(capability: Capability) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+@cache
+def device(capability: Capability) -> EmulatedDevice:
+    return EmulatedDevice(capability)
+
+
+@cache
+def _program(build: Shared, params: tuple[Param, ...], capability: Capability) -> str:
+    """The PTX without what names its version, its target and its source."""
+    ptx = assembly.prepare(build.request, params, capability, kit=device(capability).kit).ptx
+    lines = (re.sub(r"//.*", "", line).strip() for line in ptx.splitlines())
+    return "\n".join(s for s in lines if s and not s.startswith((".version", ".target")))
+
+
+def path(case: Case, capability: Capability, dims: Dims) -> tuple[Any, ...]:
+    """What decides the bits of a result: programs, launch shapes, tensor-core arithmetic."""
+    spec, variant = case.spec, case.variant
+    assert spec.build is not None
+    assert spec.plan is not None
+    own = spec.own_params(variant) if spec.own_params is not None else spec.params(variant)
+    launches = [
+        (_program(Shared(s.build), s.params, capability), s.plan)
+        for s in spec.steps(variant, capability, dims)
+    ]
+    program = _program(Shared(spec.build(variant, capability, dims)), own, capability)
+    launches.append((program, spec.plan(variant, capability, dims)))
+    name = variant.instruction(capability)
+    model = None if name is None else tensorcore.model(name, capability)
+    if model is not None:  # what it rests on changes no bit
+        model = replace(model, capability=(0, 0), verified="assumed", note="")
+    return (*launches, model)
+
+
+def jobs(
+    cases: Iterable[Case], capabilities: Sequence[Capability], *, full: bool = False
+) -> Iterator[Job]:
+    """Everything to run, the cheap first; kernels that share inputs follow each other."""
+    arrays = Arrays()
+    found: list[tuple[Any, Job]] = []
+    for number, case in enumerate(cases):
+        for space in spaces(case.spec.op):
+            for capability in capabilities:
+                if case.refusal(capability, "emulated") is not None:
+                    continue
+                before = capabilities[: capabilities.index(capability)]
+                for values in arrays.cases(space, case, capabilities[0], full=full):
+                    job = Job(case, capability, space, values)
+                    if case.refusal(capability, "emulated", job.dims) is None and not _known(
+                        job, before
+                    ):
+                        found.append((_order(job, capabilities, number), job))
+    yield from (job for _, job in sorted(found, key=lambda item: item[0]))
+
+
+def _known(job: Job, before: Sequence[Capability]) -> bool:
+    """Whether the same code ran on a capability before."""
+    earlier = [c for c in before if job.case.refusal(c, "emulated", job.dims) is None]
+    if not earlier:
+        return False
+    mine = path(job.case, job.capability, job.dims)
+    return any(path(job.case, c, job.dims) == mine for c in earlier)
+
+
+def _order(job: Job, capabilities: Sequence[Capability], number: int) -> tuple[Any, ...]:
+    dims = job.dims
+    work = ops.get(job.case.spec.op).flops(dims)
+    at = (OPS.index(job.case.spec.op), capabilities.index(job.capability))
+    return (*at, work, json.dumps(dims), job.values["seed"], job.values.get("family", ""), number)
+
+
+class Bench:
+    """Runs jobs; kernels and references are kept while the dims stay the same."""
+
+    def __init__(self) -> None:
+        self.cache = Cache(CACHE_BYTES)
+        self.dims: Dims = {}
+        self.runners: dict[tuple[str, Capability], KernelRunner] = {}
+
+    def run(self, job: Job) -> Line:
+        """The line of a job."""
+        case, started = job.case, time.process_time()
+        line: Line = {
+            "op": case.spec.op,
+            "kernel": case.label,
+            "capability": text(job.capability),
+            "space": job.space.name,
+            "case": job.values,
+            "lesson": case.variant.lesson,
+        }
+        try:
+            line |= found(self._judge(job))
+        except GpulabError as error:
+            line |= {"verdict": "FAIL", "reason": error.message, "exit_code": error.exit_code}
+        return line | {"cpu_s": round(time.process_time() - started, 3)}
+
+    def _judge(self, job: Job) -> Judgement:
+        case, where = job.case, device(job.capability)
+        if job.dims != self.dims:
+            self.dims, self.runners = job.dims, {}
+        name = (case.spec.op + case.label, job.capability)
+        if name not in self.runners:
+            self.runners[name] = KernelRunner(case, where, job.dims)
+        return ops.get(case.spec.op).judge(
+            case.variant,
+            job.dims,
+            self.runners[name],
+            capability=where.capability,
+            families=families_of(job.space, case, job.values.get("family")),
+            seed=job.values["seed"],
+            atomics=case.spec.atomics,
+            cache=self.cache,
+        )
+
+
+def found(judgement: Judgement) -> Line:
+    """Verdict, the largest share of the arithmetic gate and where, the largest of the ceiling."""
+    shares = [(f.interval_fraction, "interval", f.family) for f in judgement.families]
+    shares += [(f.rms_fraction, "rms", f.family) for f in judgement.families]
+    shares += [(p.fraction, "probe", p.probe) for p in judgement.probes]
+    share, part, on = max(shares)
+    record = {"verdict": judgement.verdict, "reasons": [str(r) for r in judgement.reasons]}
+    line: Line = {
+        "verdict": judgement.verdict,
+        "share": float(f"{share:.4g}"),
+        "part": part,
+        "on": on,
+        "ceiling": float(f"{judgement.contract_fraction:.4g}"),
+        "runs": judgement.runs,
+        "caught": lesson_holds(record),
+    }
+    return line if judgement.reason is None else line | {"reason": str(judgement.reason)[:200]}
+
+
+def read(lines: Path) -> dict[str, Line]:
+    """What earlier runs left, by key; a line cut short by the end of a run is dropped."""
+    if not lines.exists():
+        return {}
+    known = {}
+    for one in lines.read_text().splitlines():
+        try:
+            line = json.loads(one)
+        except json.JSONDecodeError:
+            continue
+        known[key_of(line)] = line
+    lines.write_text("".join(json.dumps(line) + "\n" for line in known.values()))
+    return known
+
+
+def run_all(wanted: Sequence[Job], lines: Path, limit_s: float | None = None) -> dict[str, Line]:
+    """Run what has no line yet, for at most so many seconds; the lines of all that ran."""
+    lines.parent.mkdir(parents=True, exist_ok=True)
+    known, bench = read(lines), Bench()
+    todo = [job for job in wanted if job.key not in known]
+    started = told = time.monotonic()
+    with lines.open("a") as out:
+        for done, job in enumerate(todo):
+            now = time.monotonic()
+            if limit_s is not None and now - started > limit_s:
+                print(f"stopped after {limit_s:g} s, {len(todo) - done} to go", file=sys.stderr)
+                break
+            if now - told > EVERY_S:
+                told = now
+                print(f"{done}/{len(todo)} {job.case.spec.op} {job.dims}", file=sys.stderr)
+            line = bench.run(job)
+            if verdict_of(line) != "PASS":
+                print(f"{job.key}: {line['verdict']} {line.get('reason')}", file=sys.stderr)
+            known[job.key] = line
+            out.write(json.dumps(line) + "\n")
+            out.flush()
+    return known
+
+
+def cover(
+    cases: Sequence[Case],
+    capabilities: Sequence[Capability],
+    lines: Path,
+    *,
+    full: bool = False,
+    limit_s: float | None = None,
+) -> tuple[list[Line], int]:
+    """Run all cases of the kernels; their summaries and the exit code."""
+    wanted = list(jobs(cases, capabilities, full=full))
+    known = run_all(wanted, lines, limit_s)
+    expected: dict[tuple[str, str, str], list[tuple[Job, Line | None]]] = {}
+    for job in wanted:
+        name = (job.case.spec.op, job.case.label, text(job.capability))
+        expected.setdefault(name, []).append((job, known.get(job.key)))
+    return summaries(cases, capabilities, expected)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ops", default=",".join(OPS))
+    parser.add_argument("--kernel", default=None, help="only kernels of these names")
+    parser.add_argument("--capability", default="9.0", help="one or several, the main one first")
+    parser.add_argument("--full", action="store_true", help="every family, seed and size")
+    parser.add_argument("--lines", type=Path, default=LINES)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--limit-s", type=float, default=None, help="stop after so many seconds")
+    given = parser.parse_args(argv)
+    try:
+        capabilities = [
+            (int(major), int(minor))
+            for major, minor in (c.split(".") for c in given.capability.split(","))
+        ]
+        cases = [
+            case
+            for op in given.ops.split(",")
+            for case in registry.cases(op, kernel=given.kernel, studies=True)
+        ]
+        found_lines, code = cover(
+            cases, capabilities, given.lines, full=given.full, limit_s=given.limit_s
+        )
+    except (GpulabError, ValueError) as error:
+        print(f"cover_honest: {error}", file=sys.stderr)
+        return getattr(error, "exit_code", 2)
+    around = environment(device(capabilities[0]))
+    head = {"schema": 1, "kind": "run", "full": given.full, "environment": around}
+    given.out.write_text("".join(json.dumps(line) + "\n" for line in (head, *found_lines)))
+    print(table(found_lines))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
