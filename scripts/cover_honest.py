@@ -20,18 +20,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from cover_paths import device, path, text
 from cover_report import summaries, table, verdict_of
 from cover_spaces import OPS, Arrays, Dims, Space, families_of, spaces
 from covering import Case as Values
@@ -41,12 +40,9 @@ from gpulab.errors import GpulabError
 from gpulab.lab.environment import environment
 from gpulab.lab.runner import KernelRunner
 from gpulab.lab.verdict import lesson_holds
-from gpulab.numerics import tensorcore
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.verdict import Judgement
-from gpulab.registry import Capability, Case, NumbaBuild, Param, RawBuild
-from gpulab.runtime import assembly
-from gpulab.runtime.emulated import EmulatedDevice
+from gpulab.registry import Capability, Case
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "results" / "honest_emulated.jsonl"
@@ -56,20 +52,6 @@ EVERY_S = 30
 """Seconds between two lines of progress."""
 
 Line = dict[str, Any]
-
-
-class Shared:
-    """A build request as a key: of two Numba requests, those with the same key are the same."""
-
-    def __init__(self, request: RawBuild | NumbaBuild) -> None:
-        self.request = request
-        self.key = request if isinstance(request, RawBuild) else request.key
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shared) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
 
 @dataclass(frozen=True)
@@ -102,42 +84,6 @@ class Job:
 def key_of(line: Line) -> str:
     """The key of the job that a line is of."""
     return json.dumps([line["op"], line["kernel"], line["capability"], line["space"], line["case"]])
-
-
-def text(capability: Capability) -> str:
-    return f"{capability[0]}.{capability[1]}"
-
-
-@cache
-def device(capability: Capability) -> EmulatedDevice:
-    return EmulatedDevice(capability)
-
-
-@cache
-def _program(build: Shared, params: tuple[Param, ...], capability: Capability) -> str:
-    """The PTX without what names its version, its target and its source."""
-    ptx = assembly.prepare(build.request, params, capability, kit=device(capability).kit).ptx
-    lines = (re.sub(r"//.*", "", line).strip() for line in ptx.splitlines())
-    return "\n".join(s for s in lines if s and not s.startswith((".version", ".target")))
-
-
-def path(case: Case, capability: Capability, dims: Dims) -> tuple[Any, ...]:
-    """What decides the bits of a result: programs, launch shapes, tensor-core arithmetic."""
-    spec, variant = case.spec, case.variant
-    assert spec.build is not None
-    assert spec.plan is not None
-    own = spec.own_params(variant) if spec.own_params is not None else spec.params(variant)
-    launches = [
-        (_program(Shared(s.build), s.params, capability), s.plan)
-        for s in spec.steps(variant, capability, dims)
-    ]
-    program = _program(Shared(spec.build(variant, capability, dims)), own, capability)
-    launches.append((program, spec.plan(variant, capability, dims)))
-    name = variant.instruction(capability)
-    model = None if name is None else tensorcore.model(name, capability)
-    if model is not None:  # what it rests on changes no bit
-        model = replace(model, capability=(0, 0), verified="assumed", note="")
-    return (*launches, model)
 
 
 def jobs(

@@ -34,7 +34,7 @@ HEADS = ((1, 1), (2, 1), (3, 3), (4, 2))
 WINDOWS = (0, 1, 5, 40)
 PLANES = ("none", "one", "all")
 ROW_OPS = ("rmsnorm", "layernorm", "softmax", "logsoftmax", "crossentropy")
-OPS = (*ROW_OPS, "attention", "matmul")
+OPS = (*ROW_OPS, "matmul", "attention")
 """The cheap ones first."""
 
 Dims = dict[str, int]

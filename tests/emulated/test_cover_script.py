@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import cover_honest
+import cover_paths
 import cover_report
 import cover_spaces
 from cover_spaces import SEEDS, Arrays, Space, families, spaces
@@ -203,7 +204,7 @@ def test_a_further_capability_repeats_what_differs_there():
     assert there == {("simt", (9, 0)), ("online", (9, 0)), ("online", (7, 5)),
                      ("mma", (9, 0)), ("mma", (8, 0)), ("mma", (7, 5))}  # fmt: skip
     dims = {"m": 17, "n": 17, "k": 17}
-    models = {c: cover_honest.path(cases[2], c, dims)[-1] for c in ((8, 0), (8, 9), (9, 0))}
+    models = {c: cover_paths.path(cases[2], c, dims)[-1] for c in ((8, 0), (8, 9), (9, 0))}
     assert models[8, 0] == models[8, 9] != models[9, 0]
 
 
