@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from gpulab.cli.rows import row_command
+
+if TYPE_CHECKING:
+    from gpulab.ops.base import Op
+
+
+def _with_eps(eps: float | None) -> Op:
+    from gpulab.ops import layernorm
+
+    return layernorm.LAYERNORM if eps is None else layernorm.LayerNorm(eps)
+
 
 command = row_command(
     "layernorm",
@@ -18,4 +30,6 @@ command = row_command(
         type=click.Choice(["two-pass", "welford"]),
         help="Only kernels that declare this way to the variance.",
     ),
+    click.option("--eps", type=float, help="Added to the variance (default 1e-5)."),
+    configured=_with_eps,
 )

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from gpulab.cli.rows import row_command
+
+if TYPE_CHECKING:
+    from gpulab.ops.base import Op
+
+
+def _with_eps(eps: float | None) -> Op:
+    from gpulab.ops import rmsnorm
+
+    return rmsnorm.RMSNORM if eps is None else rmsnorm.RmsNorm(eps)
+
 
 command = row_command(
     "rmsnorm",
@@ -20,4 +32,6 @@ command = row_command(
         type=click.Choice(["fp32-sum", "rounded-sum"]),
         help="Only kernels that declare this contract.",
     ),
+    click.option("--eps", type=float, help="Added to the mean square (default 1e-6)."),
+    configured=_with_eps,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,18 +16,28 @@ from gpulab.cli.options import (
 )
 from gpulab.errors import UsageError
 
+if TYPE_CHECKING:
+    from gpulab.ops.base import Op
+
 DEFAULTS = {"cuda": {"rows": 8192, "cols": 4096}, "emulated": {"rows": 16, "cols": 1000}}
 """64 MB of bf16 on a card; odd enough to have tails where it is emulated."""
 
 
-def row_command(op: str, about: str, text: str, *more: Callable[[Any], Any]) -> click.Command:
+def row_command(
+    op: str,
+    about: str,
+    text: str,
+    *more: Callable[[Any], Any],
+    configured: Callable[..., Op] | None = None,
+) -> click.Command:
     """The command of a row operation.
 
     Args:
         op: operation, and the command's name.
         about: one line for the list of commands.
         text: its help.
-        more: further options; their values restrict the rows (``select``).
+        more: further options; ``--residual`` and ``--contract`` restrict the rows.
+        configured: the operation with the values of all other further options.
     """
 
     def run(
@@ -48,6 +58,7 @@ def row_command(op: str, about: str, text: str, *more: Callable[[Any], Any]) -> 
         quiet: bool,
         residual: bool = False,
         contract: str | None = None,
+        **settings: Any,
     ) -> int:
         from gpulab.cli.session import open_session, run_cases
 
@@ -57,6 +68,7 @@ def row_command(op: str, about: str, text: str, *more: Callable[[Any], Any]) -> 
         for name, value in (("--rows", rows), ("--cols", cols)):
             if value is not None:
                 check_dim(name, value)
+        operation = configured(**settings) if configured is not None else None
         session = open_session(
             device, capability, sanitize=sanitize, counters=counters, as_json=as_json, quiet=quiet
         )
@@ -76,6 +88,7 @@ def row_command(op: str, about: str, text: str, *more: Callable[[Any], Any]) -> 
                 (case.variant.contract != "" or not residual)
                 and contract in (None, case.variant.contract)
             ),
+            operation=operation,
         )
 
     run.__doc__ = text

@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gpulab import arch, registry
+from gpulab import arch, ops, registry
 from gpulab.errors import UsageError
 from gpulab.lab import evaluate, render, verdict
+from gpulab.ops.base import Op
 from gpulab.registry import Dims
 from gpulab.runtime.device import Device
 from gpulab.runtime.emulated import EmulatedDevice
@@ -138,11 +139,12 @@ def run_cases(
     warmup: int = 3,
     title: str | None = None,
     wanted: Callable[[registry.Case], bool] = lambda case: True,
+    operation: Op | None = None,
 ) -> int:
     """Evaluate the rows of an op, print table or records and the verdict; the exit code."""
     records = evaluate_cases(
         session, op, dims, seed=seed, kernel=kernel, backend=backend, format_=format_,
-        measure=measure, runs=runs, warmup=warmup, wanted=wanted,
+        measure=measure, runs=runs, warmup=warmup, wanted=wanted, operation=operation,
     )  # fmt: skip
     for record in records:
         session.emit(record)
@@ -172,8 +174,11 @@ def evaluate_cases(
     runs: int = 10,
     warmup: int = 3,
     wanted: Callable[[registry.Case], bool] = lambda case: True,
+    operation: Op | None = None,
 ) -> list[dict[str, Any]]:
     """Records of the rows, refused ones included, in ladder order.
+
+    ``operation`` is the op where it is not as registered (another eps, given labels).
 
     Raises:
         UsageError: no row is left.
@@ -184,13 +189,14 @@ def evaluate_cases(
         raise UsageError(
             f"{op} has no row with these options together", fix=f"see 'gpulab list --op {op}'"
         )
-    check_memory(dims, evaluate.host_bytes(op, dims))
+    check_memory(dims, evaluate.host_bytes(operation or ops.get(op), dims))
     with session.progress() as bar:
         task = bar.add_task("", total=len(cases))
         return evaluate.evaluate_all(
             cases,
             session.device,
             dims,
+            op=operation,
             seed=seed,
             families=families,
             measured=measure,

@@ -19,7 +19,7 @@ from gpulab.errors import GpulabError
 from gpulab.lab import measure
 from gpulab.lab.runner import KernelRunner
 from gpulab.numerics.cache import Cache
-from gpulab.ops.base import Effort
+from gpulab.ops.base import Effort, Op
 from gpulab.registry import Case, Dims, RawBuild
 from gpulab.runtime import assembly
 from gpulab.runtime.device import Device
@@ -61,15 +61,14 @@ def identity(case: Case, device: Device, dims: Dims) -> Record:
     }
 
 
-def host_bytes(op: str, dims: Dims) -> int:
+def host_bytes(op: Op, dims: Dims) -> int:
     """Host memory that judging needs, about; dims are checked first.
 
     Raises:
         UsageError: impossible dims.
     """
-    operation = ops.get(op)
-    operation.check_dims(dims)
-    return operation.host_bytes(dims)
+    op.check_dims(dims)
+    return op.host_bytes(dims)
 
 
 def evaluate_all(
@@ -77,6 +76,7 @@ def evaluate_all(
     device: Device,
     dims: Dims,
     *,
+    op: Op | None = None,
     seed: int = 0,
     effort: Effort = "quick",
     families: Sequence[str] | None = None,
@@ -91,6 +91,7 @@ def evaluate_all(
         cases: rows of one op.
         device: where they run.
         dims: the op's dims.
+        op: the operation, where it is not as registered.
         seed: of inputs and probes.
         effort: which exact probes.
         families: of the inputs; None: all that the op judges by.
@@ -115,11 +116,12 @@ def evaluate_all(
             record["reason"] = refusal
             continue
         try:
-            runner = KernelRunner(case, device, dims)
+            runner = KernelRunner(case, device, dims, op)
             record.update(_judge(case, runner, seed, effort, families, cache))
         except GpulabError as error:
             _failed(record, error)
         else:
+            record["scalars"] = dict(runner.op.scalars(case.variant, dims))
             record["resources"] = resources(runner)
             ready.append((runner, record))
     if measured and device.kind == "cuda":
@@ -159,7 +161,7 @@ def _judge(
     families: Sequence[str] | None,
     cache: Cache,
 ) -> dict[str, Any]:
-    judgement = ops.get(case.spec.op).judge(
+    judgement = runner.op.judge(
         case.variant,
         runner.dims,
         runner,

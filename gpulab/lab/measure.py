@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab import ops
 from gpulab.formats import decode
 from gpulab.lab.runner import KernelRunner
 from gpulab.numerics.cache import Cache
@@ -30,7 +29,7 @@ def judged_inputs(runner: KernelRunner, seed: int, cache: Cache) -> dict[str, ND
     spec, variant = runner.case.spec, runner.case.variant
 
     def make() -> dict[str, NDArray[Any]]:
-        return ops.get(spec.op).stored_inputs(variant, runner.dims, FAMILY, seed)
+        return runner.op.stored_inputs(variant, runner.dims, FAMILY, seed)
 
     read = tuple(p for p in spec.params(variant) if p.role != "out")
     names = (spec.op, variant.format, variant.contract, read)
@@ -46,7 +45,7 @@ def count_rows(ready: Ready, *, seed: int, cache: Cache) -> None:
     device = ready[0][0].device
     counting = EmulatedDevice(device.capability, counters=True, target=device.target)
     for runner, record in ready:
-        counted = KernelRunner(runner.case, counting, runner.dims)
+        counted = KernelRunner(runner.case, counting, runner.dims, runner.op)
         counted(judged_inputs(runner, seed, cache))
         record["counters"] = counted.last_report.counters
 
@@ -129,7 +128,7 @@ def time_rows(ready: Ready, *, seed: int, runs: int, warmup: int, cache: Cache) 
 
     device: Device = ready[0][0].device
     clock = clock_of(device)
-    op = ops.get(ready[0][0].case.spec.op)
+    op = ready[0][0].op
     bound: dict[str, _Sets] = {}
     subjects: dict[str, timing.Subject] = {}
     try:

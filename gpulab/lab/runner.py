@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpulab import ops
 from gpulab.errors import UsageError
-from gpulab.ops.base import RunResult
+from gpulab.ops.base import Op, RunResult
 from gpulab.registry import Case, Dims, LaunchPlan, Param
 from gpulab.runtime.device import POISONS, Device, DeviceArray, Function, LaunchReport
 
@@ -36,13 +36,15 @@ class KernelRunner:
         case: kernel and variant.
         device: where it runs.
         dims: the op's dims by name.
+        op: the operation, where it is not as registered (another eps); None: the registered one.
 
     Raises:
         BuildError: it does not compile.
         UsageError: the case cannot run there (``Case.refusal`` says why beforehand).
     """
 
-    def __init__(self, case: Case, device: Device, dims: Dims) -> None:
+    def __init__(self, case: Case, device: Device, dims: Dims, op: Op | None = None) -> None:
+        self.op = op or ops.get(case.spec.op)
         case = case.on(device.multiprocessors)
         self.case, self.device, self.dims = case, device, dict(dims)
         spec, variant = case.spec, case.variant
@@ -113,7 +115,7 @@ class KernelRunner:
         self, function: Function, plan: LaunchPlan, arrays: Mapping[str, DeviceArray]
     ) -> Callable[[], LaunchReport]:
         variant = self.case.variant
-        values = {**self.dims, **ops.get(self.case.spec.op).scalars(variant, self.dims)}
+        values = {**self.dims, **self.op.scalars(variant, self.dims)}
         args: list[DeviceArray | int | float] = [
             arrays[p.name] if p.role in ("in", "out") else values[p.name] for p in function.params
         ]

@@ -35,9 +35,9 @@ MAX_ELEMENTS = 1 << 40
 class Attention:
     """Attention forward, float32 inside."""
 
-    name = "attention"
+    name: ClassVar[str] = "attention"
     speed: ClassVar[Speed] = "tflops"
-    dims = (
+    dims: ClassVar[tuple[str, ...]] = (
         "batch",
         "heads",
         "kv_heads",

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from numpy.typing import NDArray
 
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Capability, VariantLike
-from gpulab.numerics.inputs import Family
 from gpulab.numerics.verdict import Judgement
 
 Dims = Mapping[str, int]
@@ -55,9 +54,9 @@ class Op(Protocol):
             memory.
     """
 
-    name: str
-    dims: tuple[str, ...]
-    speed: Speed
+    name: ClassVar[str]
+    dims: ClassVar[tuple[str, ...]]
+    speed: ClassVar[Speed]
 
     def check_dims(self, dims: Dims) -> None:
         """Refuse missing, unknown or impossible dims.
@@ -82,7 +81,7 @@ class Op(Protocol):
         """Memory a judge needs on the host, about."""
 
     def make_inputs(
-        self, dims: Dims, family: str | Family, fmt: str, seed: int
+        self, dims: Dims, family: Any, fmt: str, seed: int
     ) -> dict[str, NDArray[Any]]:
         """Original float32 inputs by parameter name."""
 
@@ -101,7 +100,7 @@ class Op(Protocol):
         run: Runner,
         *,
         capability: Capability,
-        families: Sequence[str | Family] | None = None,
+        families: Sequence[Any] | None = None,
         seed: int = 0,
         effort: Effort = "quick",
         atomics: bool = False,

@@ -29,7 +29,7 @@ import numpy as np
 
 from gpulab.numerics.contract import VariantLike
 from gpulab.ops.base import Dims, Effort
-from gpulab.ops.rows import RowOp
+from gpulab.ops.rows import RowOp, checked_eps
 from gpulab.ops.rows_arith import EXACT, PLAIN, Arithmetic
 from gpulab.ops.rows_contract import Finish, Floats, RowContract, Sums, U, Values, walk
 from gpulab.ops.rows_formula import EVERYTHING, Input, RowFormula, rounding
@@ -46,13 +46,24 @@ SMALLEST = 2.0**-148
 
 
 class LayerNorm(RowOp):
-    """LayerNorm with weight and bias."""
+    """LayerNorm with weight and bias.
+
+    Args:
+        eps: added to the variance.
+
+    Raises:
+        UsageError: eps is not above 0 and at most 1.
+    """
 
     name: ClassVar[str] = "layernorm"
     table: ClassVar[str] = "rmsnorm"
     quick: ClassVar[tuple[str, ...]] = ("normal", "offset", "small", "large")
     default_contract: ClassVar[str] = TWO_PASS
     contracts: ClassVar[tuple[str, ...]] = (TWO_PASS, WELFORD)
+
+    def __init__(self, eps: float = EPS) -> None:
+        self.eps = checked_eps(eps)
+        self.eps_f32 = float(np.float32(self.eps))
 
     def inputs(self, contract: RowContract) -> tuple[Input, ...]:
         """See ``RowFormula``."""
@@ -68,7 +79,7 @@ class LayerNorm(RowOp):
 
     def scalars(self, variant: VariantLike, dims: Dims) -> Mapping[str, float]:
         """See ``RowFormula``."""
-        return {"eps": EPS}
+        return {"eps": self.eps}
 
     def compute(
         self,
@@ -79,7 +90,8 @@ class LayerNorm(RowOp):
     ) -> dict[str, Floats]:
         """See ``RowFormula``."""
         form = welford if contract.name == WELFORD and arithmetic is PLAIN else two_pass
-        return {"y": affine(arithmetic, values, form(arithmetic, values["x"], over))}
+        moments = form(arithmetic, values["x"], over)
+        return {"y": affine(arithmetic, values, moments, self.eps_f32)}
 
     def finish(self, name: str, contract: RowContract, values: Values) -> Finish:
         """One rounding."""
@@ -102,10 +114,10 @@ class LayerNorm(RowOp):
             typical = away.mean(axis=1, keepdims=True) + first
             centred = 2 * U * (away + first) + (n + 1) * U * typical
             spread = (n + 8) * U * (variance + first * first)
-        size = variance + EPS_F32
+        size = variance + self.eps_f32
         relative = 0.5 * spread / size + 4 * U
         weight = np.abs(values["weight"]) / np.sqrt(size)
-        y = affine(EXACT, values, two_pass(EXACT, x))
+        y = affine(EXACT, values, two_pass(EXACT, x), self.eps_f32)
         return {
             "y": weight * (centred * (1 + relative) + away * (relative + 2 * U))
             + U * np.abs(y)
@@ -149,9 +161,7 @@ class LayerNorm(RowOp):
         return 8 * int(dims["rows"]) * int(dims["cols"])
 
 
-def affine(
-    arithmetic: Arithmetic, values: Values, moments: Moments, eps: float = EPS_F32
-) -> Floats:
+def affine(arithmetic: Arithmetic, values: Values, moments: Moments, eps: float) -> Floats:
     """(x - mean) rstd weight + bias; 0 weight + bias where neither variance nor eps is left."""
     r = arithmetic.r
     with np.errstate(all="ignore"):
@@ -161,12 +171,17 @@ def affine(
         return r(r(centred * rstd) * values["weight"] + values["bias"])
 
 
+def _affine(op: RowFormula, arithmetic: Arithmetic, values: Values, moments: Moments) -> Floats:
+    assert isinstance(op, LayerNorm)
+    return affine(arithmetic, values, moments, op.eps_f32)
+
+
 def _stored(op: RowFormula, contract: RowContract, values: Values, y: Floats) -> dict[str, Floats]:
     return op.finished(contract, values, {"y": y})
 
 
 def _naive(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
-    return _stored(op, contract, values, affine(PLAIN, values, naive(PLAIN, values["x"])))
+    return _stored(op, contract, values, _affine(op, PLAIN, values, naive(PLAIN, values["x"])))
 
 
 def _eps_missing(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
@@ -177,7 +192,7 @@ def _eps_missing(op: RowFormula, contract: RowContract, values: Values) -> dict[
 def _bessel(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
     m, n = two_pass(PLAIN, values["x"]), values["x"].shape[1]
     wider = Moments(m.shift, m.mean, m.variance * n / (n - 1), m.scale)
-    return _stored(op, contract, values, affine(PLAIN, values, wider))
+    return _stored(op, contract, values, _affine(op, PLAIN, values, wider))
 
 
 def _bias_missing(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
@@ -187,7 +202,7 @@ def _bias_missing(op: RowFormula, contract: RowContract, values: Values) -> dict
 def _mean_missing(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
     m = two_pass(EXACT, values["x"])
     uncentred = Moments(np.zeros_like(m.shift), np.zeros_like(m.mean), m.variance, m.scale)
-    return _stored(op, contract, values, affine(EXACT, values, uncentred))
+    return _stored(op, contract, values, _affine(op, EXACT, values, uncentred))
 
 
 def _no_small(contract: RowContract, shape: tuple[int, int]) -> str | None:

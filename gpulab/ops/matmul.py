@@ -26,9 +26,9 @@ MAX_ELEMENTS = 1 << 40
 class Matmul:
     """The product of two matrices, accumulated in float32 unless a row declares otherwise."""
 
-    name = "matmul"
+    name: ClassVar[str] = "matmul"
     speed: ClassVar[Speed] = "tflops"
-    dims = ("m", "n", "k")
+    dims: ClassVar[tuple[str, ...]] = ("m", "n", "k")
 
     def check_dims(self, dims: Dims) -> None:
         """See ``Op``."""

@@ -26,7 +26,7 @@ from gpulab.formats import get
 from gpulab.numerics.contract import VariantLike
 from gpulab.numerics.rounding import through
 from gpulab.ops.base import Dims, Effort
-from gpulab.ops.rows import RowOp
+from gpulab.ops.rows import RowOp, checked_eps
 from gpulab.ops.rows_arith import EXACT, PLAIN, Arithmetic
 from gpulab.ops.rows_contract import Finish, Floats, RowContract, Sums, U, Values, walk
 from gpulab.ops.rows_formula import EVERYTHING, Input, RowFormula, rounding
@@ -46,13 +46,24 @@ SMALLEST = 2.0**-148
 
 
 class RmsNorm(RowOp):
-    """RMSNorm, with or without a fused residual addition."""
+    """RMSNorm, with or without a fused residual addition.
+
+    Args:
+        eps: added to the mean square.
+
+    Raises:
+        UsageError: eps is not above 0 and at most 1.
+    """
 
     name: ClassVar[str] = "rmsnorm"
     table: ClassVar[str] = "rmsnorm"
     quick: ClassVar[tuple[str, ...]] = ("normal", "mixed", "small", "large")
     default_contract: ClassVar[str] = PLAIN_NORM
     contracts: ClassVar[tuple[str, ...]] = (PLAIN_NORM, FP32_SUM, ROUNDED_SUM)
+
+    def __init__(self, eps: float = EPS) -> None:
+        self.eps = checked_eps(eps)
+        self.eps_f32 = float(np.float32(self.eps))
 
     def inputs(self, contract: RowContract) -> tuple[Input, ...]:
         """See ``RowFormula``."""
@@ -71,7 +82,7 @@ class RmsNorm(RowOp):
 
     def scalars(self, variant: VariantLike, dims: Dims) -> Mapping[str, float]:
         """See ``RowFormula``."""
-        return {"eps": EPS}
+        return {"eps": self.eps}
 
     def summed(self, contract: RowContract, values: Values) -> Floats:
         """What is normalised, with the roundings that the contract declares."""
@@ -91,7 +102,7 @@ class RmsNorm(RowOp):
         over: slice = EVERYTHING,
     ) -> dict[str, Floats]:
         """See ``RowFormula``."""
-        found = {"y": normalised(arithmetic, self.summed(contract, values), over)}
+        found = {"y": normalised(arithmetic, self.summed(contract, values), over, self.eps_f32)}
         if contract.name != PLAIN_NORM:
             found["residual_out"] = values["x"] + values["residual"]
         return found
@@ -113,10 +124,11 @@ class RmsNorm(RowOp):
     def ideal(self, contract: RowContract, values: Values, original: bool) -> dict[str, Floats]:
         """See ``RowFormula``."""
         if contract.name == PLAIN_NORM:
-            return {"y": normalised(EXACT, values["x"]) * values["weight"]}
+            return {"y": normalised(EXACT, values["x"], eps=self.eps_f32) * values["weight"]}
         plain = values["x"] + values["residual"]
         total = plain if original else self.summed(contract, values)
-        return {"y": normalised(EXACT, total) * values["weight"], "residual_out": plain}
+        y = normalised(EXACT, total, eps=self.eps_f32) * values["weight"]
+        return {"y": y, "residual_out": plain}
 
     def bounds(self, contract: RowContract, values: Values, sums: Sums) -> dict[str, Floats]:
         """See ``RowFormula``."""
@@ -212,7 +224,8 @@ def _no_cast(op: RowFormula, contract: RowContract, values: Values) -> dict[str,
 
 
 def _residual_missing(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
-    return _replaced(op, contract, values, normalised(EXACT, values["x"]))
+    assert isinstance(op, RmsNorm)
+    return _replaced(op, contract, values, normalised(EXACT, values["x"], eps=op.eps_f32))
 
 
 def _other_sum(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:

@@ -29,6 +29,19 @@ MAX_COLS = 1 << 28
 """Columns beyond which one row needs more float64 than a host has to spare."""
 
 
+def checked_eps(eps: float) -> float:
+    """What is added to a mean square or a variance: above 0 in float32, and at most 1.
+
+    Raises:
+        UsageError: anything else.
+    """
+    if not (np.float32(eps) > 0 and eps <= 1):  # NaN is neither
+        raise UsageError(
+            f"eps = {eps:g} is not above 0 and at most 1", fix="1e-5 and 1e-6 are usual"
+        )
+    return float(eps)
+
+
 class RowOp(RowFormula):
     """A row operation, as the lab knows operations (``Op``)."""
 

@@ -57,7 +57,6 @@ def test_contracts_choose_rows(capsys, arguments, kernels):
 @pytest.mark.parametrize(
     ("op", "arguments", "words"),
     [
-        ("rmsnorm", ("--rows", "0"), "--rows 0 is outside 1 .."),
         ("softmax", ("--cols", "-3"), "--cols -3 is outside 1 .."),
         ("rmsnorm", ("--contract", "half"), "'half' is not one of"),
         ("softmax", ("--residual",), "No such option"),
