@@ -34,6 +34,8 @@ REASON_FIX = {
 }
 MOST_LOOKED_AT = 4
 """Failing inputs of a case that are run again to see what they look like."""
+VAGUE = ("unrecognised", "row-scale")
+"""Diagnoses that another failing input may make more precise."""
 NORMAL = "normal"
 """The family on which a case is looked at where the gates name none."""
 
@@ -183,7 +185,7 @@ def _looks_like(
             continue
         submitted.load()
         found = diagnose.of_case(check.subject, setting, inputs, submitted.at(shape.dims))
-        if found is not None and found.slug != "unrecognised":
+        if found is not None and found.slug not in VAGUE:
             return found
         kept = kept or found
     return kept

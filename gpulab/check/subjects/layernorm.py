@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gpulab.check.subjects.rows import Mistake, Rows, mutant
-from gpulab.ops.layernorm import EPS_F32, LAYERNORM
+from gpulab.ops.layernorm import EPS, LAYERNORM
 from gpulab.ops.rows import RowOp
 from gpulab.ops.rows_contract import Floats, RowContract, Values
 from gpulab.ops.rows_formula import RowFormula
 from gpulab.ops.rows_mutants import Compute
+
+EPS_F32 = float(np.float32(EPS))
 
 Scale = Callable[[Floats, Floats, int], Floats]
 """(mean, variance, cols) -> what x - mean is multiplied by."""
@@ -31,18 +33,29 @@ def _with(scale: Scale) -> Compute:
     return compute
 
 
-def _partial(op: RowOp, contract: RowContract, values: Values, over: Any) -> dict[str, Floats]:
-    """Both sums see some columns only, and are divided by the number of all."""
-    x = values["x"]
-    with np.errstate(all="ignore"):
-        mean = x[:, over].sum(axis=1, keepdims=True) / x.shape[1]
-        variance = np.square(x - mean)[:, over].sum(axis=1, keepdims=True) / x.shape[1]
-        y = (x - mean) / np.sqrt(variance + EPS_F32) * values["weight"] + values["bias"]
-        return {"y": y}
+def _partial(
+    op: RowOp, contract: RowContract, values: Values, over: Any
+) -> Sequence[dict[str, Floats]]:
+    """Both sums see some columns only, of x or of x - x[0], and are divided by all columns."""
+    found = []
+    for x in (values["x"], values["x"] - values["x"][:, :1]):
+        with np.errstate(all="ignore"):
+            mean = x[:, over].sum(axis=1, keepdims=True) / x.shape[1]
+            variance = np.square(x - mean)[:, over].sum(axis=1, keepdims=True) / x.shape[1]
+            y = (x - mean) / np.sqrt(variance + EPS_F32) * values["weight"] + values["bias"]
+        found.append({"y": y})
+    return found
 
 
 def _weight_missing(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
     return _with_parameters(op, contract, values, weight=np.ones_like(values["weight"]))
+
+
+def _uncentred(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
+    x = values["x"]
+    with np.errstate(all="ignore"):
+        y = x / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + EPS_F32)
+        return op.finished(contract, values, {"y": y * values["weight"] + values["bias"]})
 
 
 def _swapped(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
@@ -66,6 +79,8 @@ KNOWN = (
             "y = normalised * weight + bias", _swapped),
     Mistake("missing-mean", "the mean is not subtracted from x", "normalise x - mean",
             mutant("mean_missing")),
+    Mistake("missing-mean", "nothing is centred: this is RMSNorm with a bias", "normalise x - mean",
+            _uncentred),
     Mistake("wrong-variance", "the squares are summed without subtracting the mean first",
             "the variance is the mean of (x - mean)^2",
             _with(lambda m, v, n: 1 / np.sqrt(v + m * m + EPS_F32))),

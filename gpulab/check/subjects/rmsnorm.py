@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gpulab.check.subjects.rows import Mistake, Rows, mutant
-from gpulab.ops.rmsnorm import EPS_F32, RMSNORM, RmsNorm
+from gpulab.ops.rmsnorm import EPS, RMSNORM, RmsNorm
 from gpulab.ops.rows import RowOp
 from gpulab.ops.rows_arith import EXACT, PLAIN, Stepwise
 from gpulab.ops.rows_contract import Floats, RowContract, Values
 from gpulab.ops.rows_formula import RowFormula
 from gpulab.ops.rows_mutants import Compute
+
+EPS_F32 = float(np.float32(EPS))
 
 
 def _from_scale(scale: Any) -> Compute:
@@ -28,13 +31,15 @@ def _from_scale(scale: Any) -> Compute:
     return compute
 
 
-def _partial(op: RowOp, contract: RowContract, values: Values, over: Any) -> dict[str, Floats]:
+def _partial(
+    op: RowOp, contract: RowContract, values: Values, over: Any
+) -> Sequence[dict[str, Floats]]:
     """The squares of some columns only, divided by the number of all."""
     assert isinstance(op, RmsNorm)
     s = op.summed(contract, values)
     with np.errstate(all="ignore"):
         total = np.square(s[:, over]).sum(axis=1, keepdims=True)
-        return {"y": s / np.sqrt(total / s.shape[1] + EPS_F32)}
+        return ({"y": s / np.sqrt(total / s.shape[1] + EPS_F32)},)
 
 
 def _centred(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:

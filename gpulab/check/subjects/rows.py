@@ -51,12 +51,15 @@ class Mistake:
     bits: bool = False
 
 
-Partial = Callable[[RowOp, RowContract, Values, Any], dict[str, Floats]]
-"""(operation, contract, inputs, index of the columns that sums see) -> outputs, not yet rounded."""
+Partial = Callable[[RowOp, RowContract, Values, Any], Sequence[dict[str, Floats]]]
+"""(operation, contract, inputs, index of the columns that sums see) -> what kernels of different
+styles then give, not yet rounded."""
 
 
-def _seen(op: RowOp, contract: RowContract, values: Values, over: Any) -> dict[str, Floats]:
-    return op.compute(EXACT, contract, values, over=over)
+def _seen(
+    op: RowOp, contract: RowContract, values: Values, over: Any
+) -> Sequence[dict[str, Floats]]:
+    return (op.compute(EXACT, contract, values, over=over),)
 
 
 def mutant(name: str) -> Compute:
@@ -169,8 +172,8 @@ class Rows(Subject):
         cols = values["x"].shape[1]
         for text, over in _parts(cols):
             computed = self.partial(self.op, contract, values, over)
-            found = self.op.finished(contract, values, computed).get(e.expected.name)
-            if found is not None and e.near(found) >= EXPLAINED:
+            found = [self.op.finished(contract, values, c).get(e.expected.name) for c in computed]
+            if any(one is not None and e.near(one) >= EXPLAINED for one in found):
                 return Diagnosis(
                     "dropped-terms",
                     f"the sums of a row see {text}",

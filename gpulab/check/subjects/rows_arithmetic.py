@@ -23,7 +23,13 @@ Floats = NDArray[np.float64]
 View = Literal["factor", "shift"]
 _CLEAR = 4.0
 """Times what the rounding of results leaves of a row's error, from which it is seen."""
-_OFFSET = 1e3
+_ROUNDING = 0.5
+"""Relative error of a row from which it is no rounding of a sum."""
+_FIT = 0.2
+"""Share of the error of a row that a factor and a shift may leave unexplained."""
+_LOST = 1e-2
+"""Error of a variance that no rounding of its own sum makes."""
+_OFFSET = 1e2
 """Ratio of mean to deviation beside which E[x^2] - E[x]^2 has few digits left."""
 
 
@@ -57,7 +63,7 @@ def narrow(
         if simulated is None:
             continue
         size = rms(row_errors(values, as_rows(simulated), e.right, view))
-        if 0.05 * size < rms(common) < 5.0 * size:
+        if size < _ROUNDING and 0.05 * size < rms(common) < 5.0 * size:
             return Diagnosis(
                 slug,
                 f"the results of a row err together, by as much ({rms(common):.2g} rms) as a "
@@ -70,48 +76,57 @@ def narrow(
 
 def row_by_row(values: Values, e: Evidence, view: View) -> Diagnosis | None:
     """A factor (or a shift) of its own for every row."""
-    if e.right.shape[1] < 2:
+    if e.right.shape[1] < 3:
+        return None
+    if "bias" in values:
+        return _normalised(values, e)
+    common = row_errors(values, e.got, e.right, view)[:, None]
+    with np.errstate(all="ignore"):
+        moved = e.right + common if view == "shift" else e.right * (1 + common)
+    if e.near(moved) < EXPLAINED:
         return None
     rows = e.bad.any(axis=1)
-    common = row_errors(values, e.got, e.right, view)[:, None]
-    added = values.get("bias", np.zeros(1))
+    what = "is shifted by an amount" if view == "shift" else "has a factor"
+    return Diagnosis(
+        "row-scale",
+        f"every wrong row {what} of its own, from {float(np.nanmin(common[rows])):.3g} to "
+        f"{float(np.nanmax(common[rows])):.3g}",
+        "the elements are right but for the sum (or mean) of their row",
+    )
+
+
+def _normalised(values: Values, e: Evidence) -> Diagnosis | None:
+    """Of a row with mean and variance: normalised values = factor * right + shift."""
+    rows = e.bad.any(axis=1)
     with np.errstate(all="ignore"):
-        moved = e.right + common if view == "shift" else (e.right - added) * (1 + common) + added
-        if e.near(moved) < EXPLAINED:
-            return _shifted(values, e)
+        got, z = ((v - values["bias"]) / values["weight"] for v in (e.got[rows], e.right[rows]))
+        away = z - z.mean(axis=1, keepdims=True)
+        factor = (got * away).sum(axis=1) / (away * away).sum(axis=1)
+        rest = got - factor[:, None] * away
+        shift = rest.mean(axis=1)
+        left = np.sqrt(np.square(rest - shift[:, None]).mean(axis=1))
+        off = np.abs(factor - 1.0) * z.std(axis=1)
+    if not np.isfinite(left).all() or not (left < _FIT * np.maximum(off, np.abs(shift))).all():
+        return None
+    if (off < np.abs(shift)).all():
+        return Diagnosis(
+            "wrong-mean",
+            f"the normalised values of a wrong row are all off by one amount ({rms(shift):.2g} "
+            "rms): its mean is off",
+            "a mean of large numbers has few digits: take it of x - x[0], or correct it by the "
+            "mean of what is left",
+        )
     x = values["x"][rows]
-    deviation = x.std(axis=1)
-    if "bias" in values and (np.abs(x.mean(axis=1)) > 0.1 * _OFFSET * deviation).all():
+    lost = np.abs(factor - 1.0).max() > _LOST
+    if lost and (np.abs(x.mean(axis=1)) > _OFFSET * x.std(axis=1)).all():
         return Diagnosis(
             "cancelled-variance",
             "rows whose mean is large beside their deviation have a factor of their own, the "
             "others are right: the variance is what is left of two large numbers",
             "E[x^2] - E[x]^2 cancels: sum (x - x[0]) and its squares, or (x - mean)^2",
         )
-    what = "is shifted by" if view == "shift" else "has"
     return Diagnosis(
         "row-scale",
-        f"every wrong row {what} {'an amount' if view == 'shift' else 'a factor'} of its own, from "
-        f"{float(np.nanmin(common[rows])):.3g} to {float(np.nanmax(common[rows])):.3g}",
-        "the elements are right but for the sum (or mean) of their row",
-    )
-
-
-def _shifted(values: Values, e: Evidence) -> Diagnosis | None:
-    """Normalised values that are all off by the same amount: the mean is off."""
-    if "bias" not in values:
-        return None
-    weight = values["weight"]
-    with np.errstate(all="ignore"):
-        error = (e.got - e.right) / weight
-        shift = np.nanmean(error, axis=1, keepdims=True)
-        rest = rms((error - shift)[e.bad.any(axis=1)])
-    if not rms(shift[e.bad.any(axis=1)]) > 2.0 * rest:
-        return None
-    return Diagnosis(
-        "wrong-mean",
-        f"the normalised values of a wrong row are all off by one amount ({rms(shift):.2g} rms): "
-        "its mean is off",
-        "a mean of large numbers has few digits: take it of x - x[0], or correct it by the mean of "
-        "what is left",
+        f"every wrong row has a factor of its own, from {factor.min():.3g} to {factor.max():.3g}",
+        "the variance (or the part of the row that is summed for it) is wrong",
     )
