@@ -13,6 +13,9 @@ from gpulab.numerics import panels, probes, reference
 from gpulab.numerics.cache import Cache, size_of
 from gpulab.numerics.contract import Contract
 from gpulab.numerics.inputs import draw
+from gpulab.ops.matmul import MATMUL
+from gpulab.ops.matmul_data import Data
+from gpulab.registry import cases
 
 
 def make(fmt, m, n, k, seed=0, family="normal"):
@@ -244,3 +247,36 @@ def test_non_finite_probe_has_every_kind_the_format_has():
         assert sum(found) == kinds, fmt
         assert np.isfinite(c).any()
     assert probes.non_finite(Contract("int8", "int32", "int32"), 4, 4, 4, seed=0) is None
+
+
+def test_formats_share_what_is_drawn_and_its_product(monkeypatch):
+    drawn, multiplied = [], []
+
+    class Draws:
+        def make_inputs(self, dims, family, fmt, seed):
+            drawn.append((family.name, fmt))
+            return MATMUL.make_inputs(dims, family, fmt, seed)
+
+    real = reference.originals
+    monkeypatch.setattr(
+        reference, "originals", lambda *a, **k: multiplied.append(1) or real(*a, **k)
+    )
+    cache, dims = Cache(), {"m": 8, "n": 9, "k": 32}
+
+    def data(fmt):
+        variant = next(c.variant for c in cases("matmul", format=fmt) if not c.variant.lesson)
+        return Data(Draws(), Contract.of(variant, (9, 0), False), dims, 0, cache)
+
+    for fmt in ("bf16", "e4m3", "int8"):
+        data(fmt).family("normal")
+    assert drawn == [("normal", "bf16"), ("normal", "int8")]  # int8 has a scale of its own
+    drawn.clear()
+    for fmt in ("bf16", "e4m3"):
+        data(fmt).family("subnormal")
+    assert drawn == [("subnormal", "bf16"), ("subnormal", "e4m3")]
+    assert len(multiplied) == 4
+    a, b = (data("bf16").family("normal"), data("e4m3").family("normal"))
+    assert not np.array_equal(a.reference.patches[0].r1, b.reference.patches[0].r1)
+    plain = MATMUL.make_inputs(dims, "normal", "e4m3", 0)
+    want = plain["a"].astype(np.float64) @ plain["b"].astype(np.float64)
+    assert np.allclose(b.reference.patches[0].r0, want, rtol=0, atol=2**-18)
