@@ -116,6 +116,7 @@ class KernelSpec:
             no row of the op's table.
         atomics: results may differ in the last bits between runs.
         source: where the method is published.
+        twin: lessons only: the kernel of this op and backend that is the same without the mistake.
     """
 
     op: str
@@ -137,6 +138,7 @@ class KernelSpec:
     study: bool = False
     atomics: bool = False
     source: str = ""
+    twin: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
-"""Declares row kernels that are wrong on purpose: a warp a row, one mistake each.
+"""Declares row kernels that are wrong on purpose, a warp a row, one mistake each, and their twins.
 
-Each is judged by the contract of its operation, which it must fail on the families it names. Where
-a mistake cannot show at the dims asked for, the lesson says so instead of passing.
+Each lesson is judged by the contract of its operation, which it must fail on the families it names.
+Where a mistake cannot show at the dims asked for, the lesson says so instead of passing. Its twin
+is the same kernel without the mistake: the cost of doing it right is the difference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from gpulab.formats import get
 from gpulab.kernels import row_shape
@@ -39,6 +41,7 @@ class Lesson:
         contract: the rounding contract it is judged by.
         output: format of the result; None: that of x.
         hidden: why it cannot show at some dims, or None.
+        twin: the kernel that is the same without the mistake.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Lesson:
     contract: str = ""
     output: str | None = None
     hidden: Callable[[Dims], str | None] = lambda dims: None
+    twin: str = "plain"
 
 
 FEW = 256
@@ -101,13 +105,6 @@ def declare(
         for fmt in lesson.formats
     )
 
-    def build(variant: Variant, capability: Capability, dims: Dims) -> RawBuild:
-        entry = f"{op}_{lesson.name}<{get(variant.format).cpp}>"
-        return RawBuild(f"lessons/{op}_{lesson.name}.cu", entry)
-
-    def plan(variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
-        return LaunchPlan(grid=(dims["rows"], 1, 1), block=(row_shape.WARP, 1, 1))
-
     def supports(variant: Variant, capability: Capability, dims: Dims) -> str | None:
         return row_shape.too_wide(dims) or lesson.hidden(dims)
 
@@ -120,8 +117,44 @@ def declare(
             order=LESSON_ORDER + order,
             variants=rows,
             params=params,
-            build=build,
-            plan=plan,
+            build=partial(_build, f"lessons/{op}_{lesson.name}.cu", f"{op}_{lesson.name}"),
+            plan=_plan,
             supports=supports,
+            twin=lesson.twin,
         )
     )
+
+
+def declare_twin(
+    op: str,
+    name: str,
+    idea: str,
+    rows: tuple[Variant, ...],
+    params: Callable[[Variant], tuple[Param, ...]],
+) -> KernelSpec:
+    """Register what a lesson is without its mistake, from ``OP/plain.cu``: a study, no row."""
+    return register(
+        KernelSpec(
+            op=op,
+            name=name,
+            backend="raw",
+            idea=idea,
+            order=LESSON_ORDER - 1,
+            variants=rows,
+            params=params,
+            build=partial(_build, f"{op}/plain.cu", f"{op}_{name}"),
+            plan=_plan,
+            supports=lambda variant, capability, dims: row_shape.too_wide(dims),
+            study=True,
+        )
+    )
+
+
+def _build(
+    source: str, entry: str, variant: Variant, capability: Capability, dims: Dims
+) -> RawBuild:
+    return RawBuild(source, f"{entry}<{get(variant.format).cpp}>")
+
+
+def _plan(variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
+    return LaunchPlan(grid=(dims["rows"], 1, 1), block=(row_shape.WARP, 1, 1))

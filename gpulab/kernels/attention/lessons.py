@@ -159,5 +159,6 @@ for _order, _lesson in enumerate(LESSONS):
             plan=simt.plan,
             supports=partial(_supports, _lesson),
             source="see the head of the file",
+            twin="simt",
         )
     )

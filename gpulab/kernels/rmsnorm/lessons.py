@@ -31,6 +31,7 @@ declare(
         ("fp16", "bf16"),
         contract="fp32-sum",
         hidden=enough,
+        twin="plain_residual",
     ),
     residual_params,
 )

@@ -41,6 +41,7 @@ LESSONS = (
         "what was summed relative to an older maximum must be multiplied by e^(old - new)",
         ("ascending",),
         hidden=several_a_lane,
+        twin="plain_online",
     ),
     Lesson(
         "index32",
