@@ -8,12 +8,13 @@ from pathlib import Path
 
 import click
 
-from gpulab.cli import bench_ceilings, bench_plot
+from gpulab.cli import bench_ceilings, bench_ops, bench_plot
 from gpulab.cli.options import (
     case_options,
-    check_dim,
+    check_runs,
     check_seed,
     output_options,
+    parse_sizes,
 )
 from gpulab.errors import UsageError
 
@@ -25,26 +26,8 @@ def command() -> None:
 
 command.add_command(bench_ceilings.command)
 command.add_command(bench_plot.command)
-
-
-def _sizes(text: str) -> list[dict[str, int]]:
-    """``4096`` (m = n = k) or ``8192x8192x1024`` (m x n x k), several with commas."""
-    found = []
-    for part in text.split(","):
-        try:
-            sizes = [int(size) for size in part.split("x")]
-        except ValueError:
-            sizes = []
-        if len(sizes) not in (1, 3):
-            raise UsageError(
-                f"--sizes {text!r}: {part!r} is neither a size nor MxNxK",
-                fix="for example --sizes 1024,8192x8192x1024",
-            )
-        three = sizes * 3 if len(sizes) == 1 else sizes
-        found.append(
-            {dim: check_dim("--sizes", size) for dim, size in zip("mnk", three, strict=True)}
-        )
-    return found
+for _each in bench_ops.COMMANDS:
+    command.add_command(_each)
 
 
 def _families(text: str | None) -> tuple[str, ...] | None:
@@ -104,9 +87,9 @@ def matmul(
     from gpulab.lab.environment import environment
 
     check_seed(seed)
-    if not 1 <= runs <= 10_000 or not 0 <= warmup <= 10_000:
-        raise UsageError(f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000")
-    wanted, drawn = _sizes(sizes), _families(families)
+    check_runs(runs, warmup)
+    wanted = parse_sizes(sizes, "mnk", "1024,8192x8192x1024")
+    drawn = _families(families)
     check_folder("--save", save)
     check_folder("--plot", picture)
     if picture is not None:
@@ -155,6 +138,7 @@ def matmul(
 @output_options
 def tune(runs: int, save: Path | None, seed: int, as_json: bool, quiet: bool) -> int:
     """Measure what each tile of the wgmma kernel costs: the table by which tiles are chosen."""
+    from gpulab.bench.records import check_folder
     from gpulab.bench.tune import tune as measure
     from gpulab.cli.session import open_session
     from gpulab.kernels.matmul import wgmma
@@ -163,6 +147,7 @@ def tune(runs: int, save: Path | None, seed: int, as_json: bool, quiet: bool) ->
 
     if not 1 <= runs <= 1000:
         raise UsageError(f"--runs {runs} is outside 1 .. 1000")
+    check_folder("--save", save)
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
     device = session.device
     if device.capability != wgmma.HOPPER or device.multiprocessors is None:

@@ -8,9 +8,11 @@ import runtime_fakes
 from runtime_fakes import FakeCupy
 
 from gpulab.bench import tune
-from gpulab.kernels.matmul import wgmma_tiles
+from gpulab.cli import main, session
+from gpulab.kernels.matmul import wgmma, wgmma_tiles
 from gpulab.kernels.matmul.wgmma_tiles import CANDIDATES, Tile
-from gpulab.runtime import tensor_map
+from gpulab.registry import Case, specs
+from gpulab.runtime import cuda_clock, tensor_map
 from gpulab.runtime.cache import Store
 from gpulab.runtime.cuda import CudaDevice
 from gpulab.runtime.summary import summarize
@@ -62,11 +64,11 @@ def test_a_candidate_that_was_not_measured_is_not_chosen(tmp_path, monkeypatch):
     assert wgmma_tiles.load_costs("sums") == ((known, wgmma_tiles.Cost(1.0, 2.0)),)
 
 
-def test_the_table_has_a_row_a_tile_and_kind(tmp_path, monkeypatch):
+def test_the_table_has_a_row_a_tile_and_kind(store, monkeypatch):
     """Times that the model gives come back as the model's numbers, through every launch bound."""
     monkeypatch.setattr(tensor_map, "encode", lambda *_: bytes(128))
     cupy = FakeCupy(total=1 << 40)
-    device = CudaDevice(connection=runtime_fakes.connection(cupy), store=Store(tmp_path / "cache"))
+    device = CudaDevice(connection=runtime_fakes.connection(cupy), store=store)
     monkeypatch.setattr(tune, "CANDIDATES", CANDIDATES[:2])
     monkeypatch.setattr(
         tune._Memory, "__init__", lambda self, device, variant: _small(self, device, variant)
@@ -88,6 +90,88 @@ def test_the_table_has_a_row_a_tile_and_kind(tmp_path, monkeypatch):
             assert row["start_us"] == pytest.approx(5.0, abs=0.01)
             assert row["slab_us"] == pytest.approx(0.5, abs=0.001)
     assert all(grid == (132, 1, 1) for _, grid, *_ in seen.values())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One compile cache for the file."""
+    return Store(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def card(store, monkeypatch):
+    """A pretended H200 whose launches take what their shape says: 5 us and 0.5 us a slab."""
+    monkeypatch.setattr(tensor_map, "encode", lambda *_: bytes(128))
+    cupy = FakeCupy(total=1 << 40)
+    device = CudaDevice(connection=runtime_fakes.connection(cupy), store=store)
+    monkeypatch.setattr(tune, "CANDIDATES", CANDIDATES[:2])
+    monkeypatch.setattr(tune._Memory, "__init__", _small)
+    monkeypatch.setattr(
+        tune, "time_interleaved", lambda clock, subjects, runs: {n: _taken(n) for n in subjects}
+    )
+    monkeypatch.setattr(session, "open_device", lambda *_, **__: device)
+    monkeypatch.setattr(cuda_clock, "clock_of", lambda _: None)
+    return device
+
+
+def _tune(*arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "tune", *map(str, arguments)])
+    return ended.value.code
+
+
+def test_the_saved_table_is_one_that_ships(card, tmp_path, monkeypatch, capsys):
+    """From the command to the choice: what was measured, on this card, decides."""
+    saved = tmp_path / wgmma_tiles.COSTS_FILE
+    assert _tune("--save", saved) == 0
+    assert CANDIDATES[0].key in capsys.readouterr().out
+    table = json.loads(saved.read_text())
+    assert table["environment"]["device_name"] == card.name
+    assert table["environment"]["multiprocessors"] == 132
+    monkeypatch.setattr(wgmma_tiles, "files", lambda package: tmp_path)
+    costs = wgmma_tiles.load_costs("sums")
+    assert [tile for tile, _ in costs] == list(CANDIDATES[:2])
+    for _, cost in (*costs, *wgmma_tiles.load_costs("promoted")):
+        assert (cost.start, cost.slab) == (pytest.approx(5, abs=0.01), pytest.approx(0.5, abs=1e-3))
+
+
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_measured(card, capsys):
+    assert _tune("--save", "/nowhere/at/all.json") == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_card_without_wgmma_has_nothing_to_tune(card, capsys):
+    card.capability = (8, 9)
+    assert _tune() == 2
+    assert "nothing to tune" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("dims", "multiprocessors", "wanted"),
+    [
+        # 8 tiles of 128 x 256 fill a round of 8, 16 of 128 x 128 take two: the large one wins
+        # where its slab costs less than two small ones, and loses where the card has 16.
+        ({"m": 1024, "n": 256, "k": 4096}, 8, "large"),
+        ({"m": 1024, "n": 256, "k": 4096}, 16, "small"),
+        ({"m": 128, "n": 128, "k": 4096}, 8, "small"),
+    ],
+)
+def test_the_loaded_table_chooses_by_shape_and_by_multiprocessors(
+    monkeypatch, dims, multiprocessors, wanted
+):
+    tiles = {"large": Tile(128, 256, 4, 2), "small": Tile(128, 128, 6, 2)}
+    costs = {"large": wgmma_tiles.Cost(5.0, 0.6), "small": wgmma_tiles.Cost(5.0, 0.35)}
+    monkeypatch.setattr(wgmma, "TILES", tuple((tiles[n], costs[n]) for n in tiles))
+    bf16 = next(v for v in wgmma.VARIANTS if (v.format, v.output) == ("bf16", "bf16"))
+    case = Case(next(s for s in specs("matmul") if s.name == "wgmma"), bf16).on(multiprocessors)
+    build = case.spec.build(bf16, (9, 0), dims)
+    assert build.entry == wgmma.entry(bf16, tiles[wanted])
+    assert case.spec.plan(bf16, (9, 0), dims).block == (tiles[wanted].threads, 1, 1)
+
+
+def test_the_shipped_table_is_the_one_in_use():
+    assert wgmma_tiles.load_costs("sums") == wgmma.TILES
+    assert wgmma_tiles.load_costs("promoted") == wgmma.PROMOTED
 
 
 def _small(self, device, variant):
