@@ -7,6 +7,7 @@ import click
 from gpulab.cli.options import (
     case_options,
     check_dim,
+    check_runs,
     check_seed,
     device_options,
     output_options,
@@ -70,8 +71,7 @@ def command(
     from gpulab.ops.attention import ATTENTION, MAX_HEAD_DIM
 
     check_seed(seed)
-    if not 1 <= runs <= 10_000 or not 0 <= warmup <= 10_000:
-        raise UsageError(f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000")
+    check_runs(runs, warmup)
     for name, value in (
         ("--batch", batch),
         ("--heads", heads),

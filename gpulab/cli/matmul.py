@@ -7,6 +7,7 @@ import click
 from gpulab.cli.options import (
     case_options,
     check_dim,
+    check_runs,
     check_seed,
     device_options,
     output_options,
@@ -53,8 +54,7 @@ def command(
     from gpulab.cli.session import open_session, run_cases
 
     check_seed(seed)
-    if not 1 <= runs <= 10_000 or not 0 <= warmup <= 10_000:
-        raise UsageError(f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000")
+    check_runs(runs, warmup)
     if size is not None and (m, n, k) != (None, None, None):
         raise UsageError("--size excludes --m, --n and --k", fix="give --size, or all three")
     if size is None and (m, n, k) != (None, None, None) and None in (m, n, k):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -91,3 +91,37 @@ def check_dim(name: str, value: int) -> int:
     if not 1 <= value <= MAX_DIM:
         raise UsageError(f"{name} {value} is outside 1 .. {MAX_DIM}")
     return value
+
+
+def check_runs(runs: int, warmup: int) -> None:
+    """Timed and untimed runs of a row.
+
+    Raises:
+        UsageError: outside 1 .. 10000, or 0 .. 10000.
+    """
+    if not 1 <= runs <= 10_000 or not 0 <= warmup <= 10_000:
+        raise UsageError(f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000")
+
+
+def parse_sizes(text: str, names: Sequence[str], example: str) -> list[dict[str, int]]:
+    """``8x16,32``: one dict of the names a part; a single number stands for all of them.
+
+    Raises:
+        UsageError: a part is no such size, or outside 1 .. MAX_DIM.
+    """
+    found = []
+    for part in text.split(","):
+        try:
+            sizes = [int(size) for size in part.split("x")]
+        except ValueError:
+            sizes = []
+        if len(sizes) == 1:
+            sizes *= len(names)
+        if len(sizes) != len(names):
+            raise UsageError(
+                f"--sizes {text!r}: {part!r} is no size", fix=f"for example --sizes {example}"
+            )
+        found.append(
+            {name: check_dim("--sizes", size) for name, size in zip(names, sizes, strict=True)}
+        )
+    return found

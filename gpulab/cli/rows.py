@@ -10,11 +10,11 @@ import click
 from gpulab.cli.options import (
     case_options,
     check_dim,
+    check_runs,
     check_seed,
     device_options,
     output_options,
 )
-from gpulab.errors import UsageError
 
 if TYPE_CHECKING:
     from gpulab.ops.base import Op
@@ -63,8 +63,7 @@ def row_command(
         from gpulab.cli.session import open_session, run_cases
 
         check_seed(seed)
-        if not 1 <= runs <= 10_000 or not 0 <= warmup <= 10_000:
-            raise UsageError(f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000")
+        check_runs(runs, warmup)
         for name, value in (("--rows", rows), ("--cols", cols)):
             if value is not None:
                 check_dim(name, value)

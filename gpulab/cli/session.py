@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gpulab import arch, ops, registry
 from gpulab.errors import UsageError
 from gpulab.lab import evaluate, render, verdict
+from gpulab.lab.measure import MakeYardstick
 from gpulab.ops.base import Op
 from gpulab.registry import Dims
 from gpulab.runtime.device import Device
@@ -175,6 +176,7 @@ def evaluate_cases(
     warmup: int = 3,
     wanted: Callable[[registry.Case], bool] = lambda case: True,
     operation: Op | None = None,
+    yardstick: MakeYardstick | None = None,
 ) -> list[dict[str, Any]]:
     """Records of the rows, refused ones included, in ladder order.
 
@@ -202,5 +204,6 @@ def evaluate_cases(
             measured=measure,
             runs=runs,
             warmup=warmup,
+            yardstick=yardstick,
             on_case=lambda case: bar.update(task, advance=1, description=case.label),
         )

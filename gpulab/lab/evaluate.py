@@ -83,6 +83,7 @@ def evaluate_all(
     measured: bool = True,
     runs: int = 10,
     warmup: int = 3,
+    yardstick: measure.MakeYardstick | None = None,
     on_case: Callable[[Case], object] = _nothing,
 ) -> list[Record]:
     """Records of the cases at one size, in their order.
@@ -98,6 +99,7 @@ def evaluate_all(
         measured: time (card) or count (emulated device) too.
         runs: timed runs of each row, interleaved.
         warmup: untimed runs of each before.
+        yardstick: makes the memory traffic that is timed beside the rows (card).
         on_case: told before each row.
 
     Raises:
@@ -125,7 +127,9 @@ def evaluate_all(
             record["resources"] = resources(runner)
             ready.append((runner, record))
     if measured and device.kind == "cuda":
-        measure.time_rows(ready, seed=seed, runs=runs, warmup=warmup, cache=cache)
+        measure.time_rows(
+            ready, seed=seed, runs=runs, warmup=warmup, cache=cache, yardstick=yardstick
+        )
     elif measured:
         measure.count_rows(ready, seed=seed, cache=cache)
     _compare_accumulators(records)

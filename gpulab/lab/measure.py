@@ -8,6 +8,7 @@ compared with it bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,35 @@ from numpy.typing import NDArray
 from gpulab.formats import decode
 from gpulab.lab.runner import KernelRunner
 from gpulab.numerics.cache import Cache
+from gpulab.runtime import timing
 from gpulab.runtime.device import POISONS, Device, DeviceArray
+from gpulab.runtime.timing import Clock, Subject, Timing, rotation_sets
 
 Record = dict[str, Any]
 Ready = Sequence[tuple[KernelRunner, Record]]
 FAMILY = "normal"
 _ALONE = "kernel alone: "
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """Memory traffic timed in turns with the rows that move as many bytes.
+
+    Args:
+        of: what it does with them, in one word (``copy``, ``read``).
+        moved_bytes: read and written by one launch.
+        subject: how it is launched, and how its result is verified.
+        free: releases its memory.
+    """
+
+    of: str
+    moved_bytes: int
+    subject: Subject
+    free: Callable[[], object]
+
+
+MakeYardstick = Callable[[Device, Clock, int], Yardstick]
+"""(card, clock, bytes a row moves) -> the yardstick for it."""
 
 
 def judged_inputs(runner: KernelRunner, seed: int, cache: Cache) -> dict[str, NDArray[Any]]:
@@ -115,60 +139,95 @@ class _Sets:
             self.device.free(*arrays.values())
 
 
-def time_rows(ready: Ready, *, seed: int, runs: int, warmup: int, cache: Cache) -> None:
-    """Fill in ``time_ms``, ``timing``, ``tflops``, ``gb_per_s`` and ``vs_library``.
+def time_rows(
+    ready: Ready,
+    *,
+    seed: int,
+    runs: int,
+    warmup: int,
+    cache: Cache,
+    yardstick: MakeYardstick | None = None,
+) -> None:
+    """Fill in ``time_ms``, ``timing``, ``tflops``, ``gb_per_s``, ``vs_library``, ``bandwidth``.
 
     Rows with steps before the kernel are timed with them, and have the kernel's own time in
-    ``kernel_alone``. A row whose timed outputs are not the judged ones FAILs.
+    ``kernel_alone``. A row whose timed outputs are not the judged ones FAILs. With a ``yardstick``
+    its bandwidth is measured in the same turns, and each row's is given as a share of it.
     """
     if not ready:
         return
-    from gpulab.runtime import timing
     from gpulab.runtime.cuda_clock import clock_of
 
     device: Device = ready[0][0].device
     clock = clock_of(device)
     op = ready[0][0].op
     bound: dict[str, _Sets] = {}
-    subjects: dict[str, timing.Subject] = {}
+    beside: dict[int, Yardstick] = {}
+    subjects: dict[str, Subject] = {}
     try:
         for runner, _ in ready:
-            dims, variant = runner.dims, runner.case.variant
-            set_bytes = op.bytes_moved(variant, dims)
-            sets = timing.rotation_sets(set_bytes, clock.l2_bytes)
+            set_bytes = op.bytes_moved(runner.case.variant, runner.dims)
+            sets = rotation_sets(set_bytes, clock.l2_bytes)
             held = _Sets(runner, judged_inputs(runner, seed, cache), sets)
             bound[runner.case.label] = held
-            subjects[runner.case.label] = timing.Subject(
+            subjects[runner.case.label] = Subject(
                 held.launch, sets, set_bytes, held.refill, held.verify
             )
             if runner.steps:
-                subjects[_ALONE + runner.case.label] = timing.Subject(
+                subjects[_ALONE + runner.case.label] = Subject(
                     held.launch_alone, sets, set_bytes, held.refill, held.verify
                 )
+            if yardstick is not None and set_bytes not in beside:
+                beside[set_bytes] = yardstick(device, clock, set_bytes)
+                subjects[_beside(set_bytes)] = beside[set_bytes].subject
         timings = timing.time_interleaved(clock, subjects, runs=runs, warmup=warmup)
     finally:
         for held in bound.values():
             held.free()
+        for each in beside.values():
+            each.free()
     for runner, record in ready:
-        taken = timings[runner.case.label]
+        taken, moved = timings[runner.case.label], op.bytes_moved(runner.case.variant, runner.dims)
         median_s = taken.summary.median * 1e-3
         record["time_ms"] = taken.time_ms()
         record["timing"] = taken.details()
         record["tflops"] = op.flops(runner.dims) / median_s * 1e-12
-        record["gb_per_s"] = op.bytes_moved(runner.case.variant, runner.dims) / median_s * 1e-9
-        wrong = list(taken.wrong)
+        record["gb_per_s"] = moved / median_s * 1e-9
+        wrong = [f"timed output differs: {text}" for text in taken.wrong]
         if runner.steps:
             alone = timings[_ALONE + runner.case.label]
-            wrong += alone.wrong
+            wrong += [f"timed output differs: {text}" for text in alone.wrong]
             record["kernel_alone"] = {
                 "without": [step.name for step, _ in runner.steps],
                 "time_ms": alone.time_ms(),
                 "tflops": op.flops(runner.dims) / alone.summary.median * 1e-9,
             }
+        if moved in beside:
+            other = timings[_beside(moved)]
+            wrong += [f"the {beside[moved].of} timed beside it is wrong: {x}" for x in other.wrong]
+            record["bandwidth"] = _share(record["gb_per_s"], beside[moved], other)
         if wrong:
             record["verdict"] = "FAIL"
-            record["reason"] = f"timed output differs: {wrong[0]}"
+            record["reason"] = wrong[0]
     _against_library(ready)
+
+
+def _beside(moved_bytes: int) -> str:
+    return f"beside {moved_bytes} bytes"
+
+
+def _share(gb_per_s: float, yardstick: Yardstick, taken: Timing) -> Record:
+    """What was measured beside a row, and the row's speed as a share of it."""
+    there = yardstick.moved_bytes / taken.summary.median * 1e-6
+    return {
+        "of": yardstick.of,
+        "moved_bytes": yardstick.moved_bytes,
+        "gb_per_s": there,
+        "time_ms": taken.time_ms(),
+        "method": taken.method,
+        "l2": taken.l2,
+        "fraction": gb_per_s / there,
+    }
 
 
 def _against_library(ready: Ready) -> None:

@@ -3,11 +3,12 @@
 import pytest
 
 from gpulab.cli import bench
+from gpulab.cli.options import parse_sizes
 from gpulab.errors import UsageError
 
 
 def test_sizes_are_squares_or_products():
-    assert bench._sizes("64,8x16x32") == [
+    assert parse_sizes("64,8x16x32", "mnk", "64") == [
         {"m": 64, "n": 64, "k": 64},
         {"m": 8, "n": 16, "k": 32},
     ]
@@ -16,7 +17,7 @@ def test_sizes_are_squares_or_products():
 @pytest.mark.parametrize("text", ["", "64,", "8x16", "8x16x32x64", "8xax3", "0", "-4x4x4"])
 def test_other_sizes_are_refused(text):
     with pytest.raises(UsageError, match="--sizes"):
-        bench._sizes(text)
+        parse_sizes(text, "mnk", "64")
 
 
 def test_families_are_names_that_exist():

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gpulab import ops
 from gpulab.lab.measure import _against_library, _Sets, time_rows
 from gpulab.numerics.cache import Cache
 from gpulab.ops.base import RunResult
@@ -130,6 +131,7 @@ class Stepped(FakeRunner):
         spec = SimpleNamespace(op="matmul", params=lambda variant: PARAMS)
         variant = Variant("fp32", "fp32", "fp32")
         self.case = SimpleNamespace(label=label, spec=spec, variant=variant)
+        self.op = ops.get("matmul")
         self.dims = {"m": 5, "n": 4, "k": 3}
         self.steps = [(SimpleNamespace(name=name), None) for name in before]
 
