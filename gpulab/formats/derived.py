@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -22,12 +23,12 @@ class Derived:
         """Whether codes carry a sign."""
         return self._row.specials not in ("scale", "unsigned")
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Width of a code: sign, exponent and mantissa (19 of the 32-bit register for tf32)."""
         return int(self.signed) + self._row.exponent_bits + self._row.mantissa_bits
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         """Whether codes are integers rather than floating point."""
         return self._row.specials in ("integer", "unsigned")
@@ -63,7 +64,7 @@ class Derived:
             return row.mantissa_bits - 1
         return (self.max_code >> row.mantissa_bits) - row.bias
 
-    @property
+    @cached_property
     def max_finite(self) -> float:
         """Largest finite value."""
         row = self._row
@@ -105,7 +106,7 @@ class Derived:
         """Whether a code means not-a-number."""
         return self._row.specials in ("ieee", "nan_only", "scale")
 
-    @property
+    @cached_property
     def storage(self) -> np.dtype[Any]:
         """NumPy type that holds one code (one element's code for a block format)."""
         row = self._row
@@ -117,7 +118,7 @@ class Derived:
             return np.dtype(np.float16)
         return np.dtype(np.uint16 if self.bits > 8 else np.uint8)
 
-    @property
+    @cached_property
     def container_shift(self) -> int:
         """Unused low bits of the container: 13 for tf32, 0 elsewhere (codes are right-aligned)."""
         return 8 * self.storage.itemsize - self.bits if self.storage.kind == "f" else 0

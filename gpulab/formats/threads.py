@@ -27,8 +27,10 @@ def spread(work: Callable[[slice], Any], count: int, elements: int, grain: int =
     Returns:
         What the calls gave, in order.
     """
+    if elements < _LEAST or count <= grain or getattr(_inside, "yes", False):
+        return [work(slice(0, count))]
     cores = os.cpu_count() or 1
-    if cores == 1 or elements < _LEAST or count <= grain or getattr(_inside, "yes", False):
+    if cores == 1:
         return [work(slice(0, count))]
     step = -(-count // cores)
     step = -(-step // grain) * grain
