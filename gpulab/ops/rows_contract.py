@@ -111,14 +111,22 @@ class Answer:
     finish: Finish
     row: Format
 
-    def ideal(self) -> Floats:
-        """The declared roundings of the exact value."""
+    @cached_property
+    def _ideal(self) -> Floats:
         return self.finish(self.centre, ...)
 
-    def ends(self, share: float = 1.0) -> tuple[Floats, Floats]:
-        """Smallest and largest right result with ``share`` of D."""
+    @cached_property
+    def _ends(self) -> tuple[Floats, Floats]:
         with np.errstate(invalid="ignore", over="ignore"):
-            return self._sorted(self.centre, share * self.d, ...)
+            return self._sorted(self.centre, self.d, ...)
+
+    def ideal(self) -> Floats:
+        """The declared roundings of the exact value."""
+        return self._ideal
+
+    def ends(self) -> tuple[Floats, Floats]:
+        """Smallest and largest right result."""
+        return self._ends
 
     def _sorted(self, centre: Floats, d: Any, at: Any) -> tuple[Floats, Floats]:
         one, other = self.finish(centre - d, at), self.finish(centre + d, at)
