@@ -7,6 +7,7 @@ targets of 32 bits and fewer from float32 and half, the sign bit alone otherwise
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -248,15 +249,7 @@ def _packed(instr: Instr, target: str, source: str, modes: tuple[str, ...]) -> O
     out_kind = "u32" if width == 16 else ("u8" if four else "u16")
     step = 4 if four else width
 
-    def clean(y: Array) -> Array:
-        return np.where(np.isnan(y) | (y > 0), y, y.dtype.type(0)) if relu else y
-
-    def join(high: Array, low: Array) -> Array:
-        dtype = DTYPE[out_kind]
-        codes = [encode(small, clean(y), mode, satfinite).astype(dtype) for y in (low, high)]
-        packed: Array = codes[0] | (codes[1] << dtype.type(step))
-        return packed
-
+    join = _joined(small, out_kind, step, mode, relu, satfinite)
     if source == "f32":
         return simple(instr, join, ("f32", "f32"), out_kind)
     part = _PACKED[source]
@@ -269,10 +262,36 @@ def _packed(instr: Instr, target: str, source: str, modes: tuple[str, ...]) -> O
         return simple(instr, shrink, ("u32",), out_kind)
     in_kind = "u8" if source == "e2m1x2" else "u16"
     shift = 4 if source == "e2m1x2" else 8
-    mask = (1 << FORMATS[part].bits) - 1
-    every: Array = np.arange(1 << (8 * BYTES[in_kind]), dtype=U32)
-    table = join(*(decode(part, (every >> U32.type(s)) & U32.type(mask)) for s in (shift, 0)))
+    table = _pairs(part, BYTES[in_kind], shift, (small, out_kind, step, mode, relu, satfinite))
     return simple(instr, table.take, (in_kind,), out_kind)
+
+
+def _joined(
+    small: str, out_kind: str, step: int, mode: str, relu: bool, satfinite: bool
+) -> Callable[[Array, Array], Array]:
+    """Two numbers as codes of ``small`` in one word, the second in its low ``step`` bits."""
+    dtype = DTYPE[out_kind]
+
+    def clean(y: Array) -> Array:
+        return np.where(np.isnan(y) | (y > 0), y, y.dtype.type(0)) if relu else y
+
+    def join(high: Array, low: Array) -> Array:
+        codes = [encode(small, clean(y), mode, satfinite).astype(dtype) for y in (low, high)]
+        packed: Array = codes[0] | (codes[1] << dtype.type(step))
+        return packed
+
+    return join
+
+
+@cache
+def _pairs(
+    part: str, nbytes: int, shift: int, result: tuple[str, str, int, str, bool, bool]
+) -> Array:
+    """What each pair of codes of ``part`` in ``nbytes`` bytes becomes; by the pair's word."""
+    mask = (1 << FORMATS[part].bits) - 1
+    every: Array = np.arange(1 << (8 * nbytes), dtype=U32)
+    high, low = (decode(part, (every >> U32.type(s)) & U32.type(mask)) for s in (shift, 0))
+    return _joined(*result)(high, low)
 
 
 def _pack_integers(instr: Instr) -> Op:
