@@ -117,7 +117,8 @@ class Submitted:
         Raises:
             GpulabError: a fault, a timeout, a launch shape that no device takes.
         """
-        sent = {name: np.ascontiguousarray(a) for name, a in inputs.items()}
+        taken = {p.name for p in self.exercise.params if p.role == "in"}
+        sent = {name: np.ascontiguousarray(a) for name, a in inputs.items() if name in taken}
         shown = " ".join(f"{k}={v}" for k, v in self.dims.items())
         message = {
             "do": "run",

@@ -1,0 +1,85 @@
+"""Attention whose arithmetic is too narrow, and queries without a key."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpulab.check.evidence import Diagnosis
+from gpulab.check.hypotheses import Evidence, histogram, rms
+from gpulab.check.subjects.attention_formulas import View, half_scaled, half_scores, half_weights
+from gpulab.formats import get
+from gpulab.ops.attention_formula import Floats, Mask
+from gpulab.ops.attention_simulate import PLAIN, Steps, simulate
+
+_ALIKE = 0.5
+"""Correlation with the error of a mistake from which a result is said to have it."""
+_CLEAR = 1.3
+"""Times the error of the declared arithmetic from which an error is another's."""
+
+
+def masked(view: View, e: Evidence) -> Diagnosis | None:
+    """NaN in queries that see no key, and in no other."""
+    empty: Mask = np.concatenate([~head.seen.any(axis=1) for head in view.heads()])
+    broken = (e.bad & ~np.isfinite(e.got)).reshape(len(empty), -1)
+    wrong: Mask = np.asarray(broken.any(axis=1))
+    if not wrong.any() or (wrong & ~empty).any():
+        return None
+    queries = np.flatnonzero(wrong[: view.data.dims["seq_q"]])
+    where = "only the first query of a head is" if list(queries) == [0] else "queries are"
+    return Diagnosis(
+        "masked-nan",
+        f"{where} NaN that see no key at all: their answer is 0, and -infinity for lse",
+        "(-inf) - (-inf) and 0 / 0 are NaN: while the maximum is -infinity subtract 0, and where "
+        "the sum is 0 store 0",
+    )
+
+
+def narrow(view: View, e: Evidence) -> Diagnosis | None:
+    """Something between load and store is kept in half."""
+    if e.expected.name != "out":
+        return None
+    with np.errstate(all="ignore"):
+        error = e.got - e.right
+        size = _size(e, error)
+        declared = _size(e, _simulated(view, PLAIN) - e.right)
+        if not size > _CLEAR * declared:
+            return None
+        for of_head, slug, text in (
+            (half_scores, "scores-in-half", "q.k is kept in half and scaled afterwards"),
+            (half_scaled, "scores-in-half", "scores are kept in half"),
+            (half_weights, "rounded-weights", "exponentials are rounded to half before they are "
+             "multiplied by V"),
+        ):  # fmt: skip
+            like = view.results(of_head)["out"].reshape(e.right.shape) - e.right
+            if _correlation(error, like) > _ALIKE:
+                return Diagnosis(slug, f"{text}: the errors are those of that rounding",
+                                 "keep scores, weights and sums in float")  # fmt: skip
+        for name, slug in (("fp16", "half-accumulator"), ("bf16", "bf16-accumulator")):
+            summed = _size(e, _simulated(view, Steps(sums=name)) - e.right)
+            if 0.4 * summed < size < 2.5 * summed:
+                return Diagnosis(
+                    slug,
+                    f"the errors have the size ({size:.2g} rms of P |V|) that a running sum in "
+                    f"{name} makes ({summed:.2g}; in float: {declared:.2g}):\n"
+                    f"{histogram(error, get(e.expected.format).unit_roundoff, e.right)}",
+                    "declare the sums as float and convert each element before it is used",
+                )
+    return None
+
+
+def _simulated(view: View, steps: Steps) -> Floats:
+    found = [simulate(view.data.contract, head, steps)[0] for head in view.heads()]
+    return np.concatenate(found)
+
+
+def _size(e: Evidence, error: Floats) -> float:
+    """Rms of errors relative to the rms of their row."""
+    scale = np.sqrt(np.mean(e.right**2, axis=1, keepdims=True))
+    return rms(np.where(scale > 0, error / np.where(scale > 0, scale, 1.0), 0.0))
+
+
+def _correlation(one: Floats, other: Floats) -> float:
+    use = np.isfinite(one) & np.isfinite(other)
+    one, other = one[use], other[use]
+    size = float(np.sqrt((one**2).sum() * (other**2).sum()))
+    return float((one * other).sum()) / size if size > 0 else 0.0
