@@ -7,7 +7,6 @@ after every timed run: a rate whose loop did not do its work is FAIL and has no 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from gpulab.bench.ceiling_kernels import Ceiling, Size, Work, of_capability
+from gpulab.bench.compiling import compile_ahead
 from gpulab.errors import BuildError
 from gpulab.lab.render import number, verdict_cell
-from gpulab.runtime import assembly
 from gpulab.runtime.device import POISONS, Device, DeviceArray, Function
 from gpulab.runtime.timing import Clock, Subject, Timing, time_interleaved
 
@@ -103,26 +102,13 @@ def measure(
         FaultError: a kernel did something illegal.
     """
     chosen = [c for c in of_capability(device.capability) if wanted(c)]
-    _compile_ahead(device, chosen)
+    compile_ahead(device, [(c.build, c.params) for c in chosen])
     size = size or Size(device.multiprocessors or 1, PAIRS, MEMORY_BYTES)
     records = []
     for ceiling in chosen:
         on_ceiling(ceiling)
         records.append(_one(device, clock, ceiling, size, runs))
     return records
-
-
-def _compile_ahead(device: Device, chosen: Sequence[Ceiling]) -> None:
-    """Into the cache, on all cores; an error is left for the ceiling's own build."""
-
-    def one(ceiling: Ceiling) -> None:
-        try:
-            assembly.prepare(ceiling.build, ceiling.params, device.target, kit=device.kit)
-        except BuildError:
-            return
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(one, chosen))
 
 
 def _one(device: Device, clock: Clock, ceiling: Ceiling, size: Size, runs: int) -> Record:

@@ -22,11 +22,17 @@ def check_folder(option: str, path: Path | None) -> None:
         raise UsageError(f"{option}: folder {path.parent} does not exist")
 
 
-def append(path: Path, records: Iterable[Record], environment: Mapping[str, Any]) -> None:
-    """Add the records that have a verdict to a JSON lines file."""
+def append(
+    path: Path,
+    records: Iterable[Record],
+    environment: Mapping[str, Any],
+    *,
+    refused: bool = False,
+) -> None:
+    """Add the records that have a verdict (``refused``: the others too) to a JSON lines file."""
     with path.open("a") as lines:
         for record in records:
-            if record["verdict"] is not None:
+            if refused or record["verdict"] is not None:
                 lines.write(json.dumps(record | {"environment": dict(environment)}) + "\n")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.bench.compiling import compile_ahead
 from gpulab.formats import encode, storage_dtype
 from gpulab.kernels.matmul import wgmma
 from gpulab.kernels.matmul.wgmma_tiles import CANDIDATES, ROW_BYTES, Tile
@@ -61,6 +62,8 @@ def tune(
         subjects: dict[str, Subject] = {}
         memory = _Memory(device, variant)
         tiles = [t for t in CANDIDATES if kind == "sums" or t.block_n >= t.part]
+        params = wgmma.own_params(variant)
+        compile_ahead(device, [(wgmma.build_tile(variant, t), params) for t in tiles])
         for tile in tiles:
             for rounds, slabs in WORK:
                 m, n = full_grid(tile, rounds, multiprocessors)
