@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cover_paths import device, path, text
 from cover_report import summaries, table, verdict_of
-from cover_spaces import OPS, Arrays, Dims, Space, families_of, spaces
+from cover_spaces import LONG, OPS, Arrays, Dims, Space, families_of, spaces
 from covering import Case as Values
 
 from gpulab import ops, registry
@@ -89,7 +89,8 @@ def key_of(line: Line) -> str:
 def jobs(
     cases: Iterable[Case], capabilities: Sequence[Capability], *, full: bool = False
 ) -> Iterator[Job]:
-    """Everything to run, the cheap first; kernels that share inputs follow each other."""
+    """Everything to run, the cheap first and long rows last; kernels that share inputs follow each
+    other."""
     arrays = Arrays()
     found: list[tuple[Any, Job]] = []
     for number, case in enumerate(cases):
@@ -119,7 +120,8 @@ def _known(job: Job, before: Sequence[Capability]) -> bool:
 def _order(job: Job, capabilities: Sequence[Capability], number: int) -> tuple[Any, ...]:
     dims = job.dims
     work = ops.get(job.case.spec.op).flops(dims)
-    at = (OPS.index(job.case.spec.op), capabilities.index(job.capability))
+    late = dims.get("cols", 0) >= LONG
+    at = (capabilities.index(job.capability), late, OPS.index(job.case.spec.op))
     return (*at, work, json.dumps(dims), job.values["seed"], job.values.get("family", ""), number)
 
 
@@ -259,9 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for major, minor in (c.split(".") for c in given.capability.split(","))
         ]
         cases = [
-            case
-            for op in given.ops.split(",")
-            for case in registry.cases(op, kernel=given.kernel, studies=True)
+            case for op in given.ops.split(",") for case in registry.cases(op, kernel=given.kernel)
         ]
         found_lines, code = cover(
             cases, capabilities, given.lines, full=given.full, limit_s=given.limit_s
