@@ -41,7 +41,7 @@ from gpulab.lab.environment import environment
 from gpulab.lab.runner import KernelRunner
 from gpulab.lab.verdict import lesson_holds
 from gpulab.numerics.cache import Cache
-from gpulab.numerics.verdict import Judgement
+from gpulab.numerics.verdict import Judgement, json_number
 from gpulab.registry import Capability, Case
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -178,10 +178,10 @@ def found(judgement: Judgement) -> Line:
     record = {"verdict": judgement.verdict, "reasons": [str(r) for r in judgement.reasons]}
     line: Line = {
         "verdict": judgement.verdict,
-        "share": float(f"{share:.4g}"),
+        "share": json_number(float(f"{share:.4g}")),
         "part": part,
         "on": on,
-        "ceiling": float(f"{judgement.contract_fraction:.4g}"),
+        "ceiling": json_number(float(f"{judgement.contract_fraction:.4g}")),
         "runs": judgement.runs,
         "caught": lesson_holds(record),
     }

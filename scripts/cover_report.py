@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -99,6 +100,11 @@ def _why(case: Case, capability: Capability) -> str:
     return str(case.refusal(capability, "emulated", space.dims(cheapest)))
 
 
+def _number(share: float | None) -> float:
+    """A share that JSON cannot hold is infinite."""
+    return math.inf if share is None else share
+
+
 def _counted(ran: Sequence[tuple[Any, Line]]) -> Line:
     """Counts of what ran, the largest shares and where, and what is not as it must be."""
     verdicts = Counter(verdict_of(line) for _, line in ran)
@@ -114,19 +120,15 @@ def _counted(ran: Sequence[tuple[Any, Line]]) -> Line:
         "launches": sum(line.get("runs", 0) for _, line in ran),
         "cpu_s": round(sum(line["cpu_s"] for _, line in ran), 1),
     }
-    measured = [(job, line) for job, line in ran if "share" in line]
-    honest = [(job, line) for job, line in measured if not line["lesson"]]
+    honest = [(job, line) for job, line in ran if "share" in line and not line["lesson"]]
     if honest:
-        job, line = max(honest, key=lambda item: item[1]["share"])
+        job, line = max(honest, key=lambda item: _number(item[1]["share"]))
         found["share"] = line["share"]
         found["where"] = {k: line[k] for k in ("part", "on")} | {
             "dims": job.dims,
             "seed": job.values["seed"],
         }
-        found["rms"] = max(
-            (line["share"] for _, line in honest if line["part"] == "rms"), default=None
-        )
-        found["ceiling"] = max(line["ceiling"] for _, line in honest)
+        found["ceiling"] = max((line["ceiling"] for _, line in honest), key=_number)
     wrong = [(job, line) for job, line in ran if verdict_of(line) != "PASS"]
     if wrong:
         found["wrong"] = [
@@ -151,7 +153,7 @@ def table(lines: Sequence[Line]) -> str:
         for what in ("fail", "inconclusive", "to_go", "pairs_left_out"):
             if line[what]:
                 notes.append(f"{what.replace('_', ' ')}: {line[what]}")
-        share = f"{line['share']:.3g}" if "share" in line else "-"
+        share = f"{_number(line['share']):.3g}" if "share" in line else "-"
         good = f"{line['pass']}/{line['cases']}"
         rows.append((*name, line["capability"], str(line["cases"]), good, share, "; ".join(notes)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -146,6 +146,8 @@ def test_a_wrong_kernel_that_claims_to_be_right_is_an_error(tmp_path):
     assert line["wrong"][0]["verdict"] == "FAIL"
     assert "interval" in line["wrong"][0]["reason"]
     assert f"fail: {line['fail']}" in cover_report.table([line])
+    assert line["share"] is None, "NaN is no number that JSON could hold"
+    assert "inf" in cover_report.table([line])
 
 
 @pytest.mark.usefixtures("small")
