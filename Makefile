@@ -39,6 +39,7 @@ wheel: $(VENV)/.dev  ## build dist/gpulab-*.whl
 
 docs: $(VENV)/.dev  ## regenerate the parts of README and docs that are computed
 	@$(BIN)/python scripts/update_docs.py
+	@$(BIN)/python scripts/update_performance.py
 
 clean:           ## remove the environment, build products and caches
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
