@@ -31,6 +31,10 @@ COMMANDS = {
     "crossentropy": ("gpulab.cli.crossentropy", "Cross entropy through the log-sum-exp."),
     "formats": ("gpulab.cli.formats", "Number formats: the table, a value, a capability."),
     "list": ("gpulab.cli.listing", "Every kernel of the lab and where it runs."),
+    "explain": (
+        "gpulab.cli.explain",
+        "Where the error of one kernel comes from, and what it costs.",
+    ),
     "bench": ("gpulab.cli.bench", "Time kernels against their library baseline on a card."),
     "check": ("gpulab.cli.check", "Judge submitted kernels: right or not, by how much, and why."),
     "exercise": ("gpulab.cli.exercise", "Kernels to write: list, show, start."),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gpulab import arch
 from gpulab.emulator.machine import Machine, Program
+from gpulab.emulator.observe import Observer
 from gpulab.errors import FaultError, UsageError
 from gpulab.registry import LaunchPlan, Param
 from gpulab.runtime import assembly, packing, toolkit
@@ -42,6 +43,7 @@ class EmulatedDevice(Device):
         kit: the compiler; ``toolkit.default()`` unless told.
         store: the compile cache; the user's by default.
         reason: why the lab chose it.
+        observers: who else watches every launch.
 
     Raises:
         UsageError: a capability that is not modelled, or a target above it.
@@ -60,6 +62,7 @@ class EmulatedDevice(Device):
         kit: Toolkit | None = None,
         store: Store | None = None,
         reason: str = "",
+        observers: Sequence[Observer] = (),
     ) -> None:
         if capability not in arch.EMULATED:
             known = ", ".join(f"{a}.{b}" for a, b in arch.EMULATED)
@@ -78,6 +81,7 @@ class EmulatedDevice(Device):
         self.machine = Machine(
             capability=capability, sanitize=sanitize, counters=counters, budget=budget
         )
+        self._observers = tuple(observers)
         self._stateless: dict[str, Program] = {}
 
     def upload(self, host: NDArray[Any], name: str = "") -> DeviceArray:
@@ -160,8 +164,9 @@ class EmulatedDevice(Device):
 
         def launch() -> LaunchReport:
             report = self.machine.launch(
-                program, code.entry, plan.grid, plan.block, packed, shared_bytes=plan.shared_bytes
-            )
+                program, code.entry, plan.grid, plan.block, packed,
+                shared_bytes=plan.shared_bytes, observers=self._observers,
+            )  # fmt: skip
             return LaunchReport(counters=report.counters, printed=report.printed)
 
         return launch

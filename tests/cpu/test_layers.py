@@ -27,6 +27,7 @@ LAYERS = [
     ["gpulab.exercises"],
     ["gpulab.check"],
     ["gpulab.bench"],
+    ["gpulab.explain"],
     ["gpulab.cli", "gpulab.__main__"],
 ]
 HEAVY = {"cupy", "cupyx", "numba", "pynvml", "matplotlib", "torch"}

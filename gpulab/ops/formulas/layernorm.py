@@ -1,0 +1,43 @@
+"""y = (x - mean) / sqrt(var + eps) weight + bias."""
+
+from __future__ import annotations
+
+from gpulab.numerics.contract import Capability, VariantLike
+from gpulab.ops import layernorm
+from gpulab.ops.formulas import Line
+from gpulab.ops.formulas.softmax import GROWING, SMALL, TIMED
+
+__all__ = ["GROWING", "SMALL", "TIMED", "lines"]
+
+
+def lines(variant: VariantLike, capability: Capability) -> tuple[Line, ...]:
+    """LayerNorm, the way to the variance as the contract has it."""
+    contract = layernorm.LAYERNORM.contract(variant)
+    out = contract.output
+    if contract.name == layernorm.WELFORD:
+        moments = (
+            Line("shift", "first(x)", kind="exact"),
+            Line("d", "x - shift"),
+            Line("c", "sum(d) / n", kind="sum", note="a running mean: c += (d - c) / count"),
+            Line(
+                "q",
+                "sum((d - c) * (d - c))",
+                kind="sum",
+                note="running: q += (d - c before) (d - c after)",
+            ),
+            Line("v", "q / n"),
+        )
+    else:
+        moments = (
+            Line("shift", "sum(x) / n", kind="sum", note="a first mean"),
+            Line("d", "x - shift"),
+            Line("c", "sum(d) / n", kind="sum", note="what the first mean was off"),
+            Line("q", "sum(d * d)", kind="sum"),
+            Line("v", "q / n - c * c"),
+        )
+    return (
+        *moments,
+        Line("r", "1 / sqrt(v + eps)"),
+        Line("z", "(d - c) * r"),
+        Line("y", f"cast(z * weight + bias, '{out}')", out, "cast", "one fused multiply-add"),
+    )
