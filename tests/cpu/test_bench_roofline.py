@@ -1,13 +1,14 @@
 """Shares of measured ceilings: which ceiling a row is held against, and which of two binds."""
 
 import io
+import json
 
 import pytest
 from rich.console import Console
 
 from gpulab import registry
-from gpulab.bench import ceilings, ladder, roofline
-from gpulab.cli import session
+from gpulab.bench import ceilings, ladder, plot, roofline
+from gpulab.cli import main, session
 from gpulab.errors import UsageError
 from gpulab.lab import evaluate
 from gpulab.runtime.emulated import EmulatedDevice
@@ -154,3 +155,56 @@ def test_the_ladder_evaluates_its_rungs_and_nothing_else(monkeypatch):
     assert [c.label for c in seen] == [c.label for c in registry.cases("matmul", format="tf32")]
     with pytest.raises(UsageError):
         session.evaluate_cases(opened, "matmul", dims, seed=0, chosen=[])
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Rows as a card would have given them."""
+    rows = [
+        row(
+            verdict="PASS", reason=None, schema=1, op="matmul", contract="", lesson=False,
+            max_abs_err=0.25, max_rel_err=0.5, dims={"m": 16, "n": 16, "k": 16}, note="",
+            contract_gate={"fraction": 0.1, "passed": True},
+            arithmetic_gate={"fraction": 0.2, "passed": True}, device_name="a card",
+            vs_library={"baseline": "cublas", "ratio": 0.75},
+        )
+    ]  # fmt: skip
+    monkeypatch.setattr(session, "open_device", lambda *_, **__: EmulatedDevice((8, 9)))
+    monkeypatch.setattr(session, "evaluate_cases", lambda *_, **__: rows)
+    monkeypatch.setattr(ceilings, "measure", lambda *_, **__: MEASURED)
+    monkeypatch.setattr(roofline, "clock_of", lambda device: None)
+    return rows
+
+
+def bench_matmul(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "matmul", "--sizes", "16", *map(str, arguments)])
+    return ended.value.code, capsys.readouterr()
+
+
+def test_bench_shows_saves_and_draws(pretended, capsys, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib (extra plot) is not installed")
+    saved, picture = tmp_path / "rows.jsonl", tmp_path / "rows"
+    code, said = bench_matmul(capsys, "--save", saved, "--plot", picture)
+    assert code == 0
+    assert "50.0%" in said.out
+    assert "rows.png" in said.out
+    assert {p.name for p in tmp_path.iterdir()} == {"rows.jsonl", "rows.png", "rows.svg"}
+    record = json.loads(saved.read_text())
+    assert record["roofline"]["binds"] == "wgmma bf16"
+    assert record["environment"]["gpulab"]
+    code, said = bench_matmul(capsys, "--json")
+    assert json.loads(said.out)["roofline"]["fraction"] == pytest.approx(0.5)
+
+
+def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_runs(
+    pretended, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(session, "evaluate_cases", lambda *_, **__: pytest.fail("it ran"))
+    code, said = bench_matmul(capsys, "--plot", tmp_path / "no" / "plot")
+    assert code == 2
+    assert "does not exist" in said.err
+    monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
+    code, said = bench_matmul(capsys, "--plot", tmp_path / "plot")
+    assert code == 2
+    assert "pip install 'gpulab[plot]'" in said.err
