@@ -44,11 +44,20 @@ class Entry:
 
 @dataclass
 class Program:
-    """A loaded PTX text: its entries, and the addresses of its global variables."""
+    """A loaded PTX text: its entries, and the addresses of its global variables.
+
+    Args:
+        module: the text.
+        entries: by name.
+        addresses: of all global and constant variables, by name.
+        referenced: those of them that an instruction names. C++ leaves constants behind that none
+            does; without such a variable no launch can leave anything for the next.
+    """
 
     module: Module
     entries: dict[str, Entry] = field(default_factory=dict)
     addresses: dict[str, int] = field(default_factory=dict)
+    referenced: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -135,7 +144,7 @@ class Machine:
                 )
                 block.read_only = True
                 address = block.start + GLOBAL_BASE
-                env = Env(kernel, program.addresses, self.capability, address)
+                env = Env(kernel, program.addresses, self.capability, address, program.referenced)
                 flow = split(kernel)
                 compiler = Compiler(flow, kernel.registers, env)
                 program.entries[kernel.name] = Entry(kernel, flow, compiler, address)

@@ -137,7 +137,7 @@ class EmulatedDevice(Device):
         program = self._stateless.get(code.ptx)
         if program is None:
             program = self.machine.load(code.ptx)
-            if not program.addresses:  # a module with variables starts afresh, as on a card
+            if not program.referenced:  # a module with variables starts afresh, as on a card
                 self._stateless[code.ptx] = program
         return Function(
             entry=code.label,

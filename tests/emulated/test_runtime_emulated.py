@@ -163,6 +163,27 @@ def test_variables_of_a_module_start_afresh_with_each_build(store, tmp_path):
     assert seen == [1, 2, 1]
 
 
+def test_a_program_is_loaded_again_only_where_it_names_a_variable(store, tmp_path):
+    """The constants of C++ templates are variables of the PTX that no instruction names."""
+    path = tmp_path / "two.cu"
+    path.write_text(
+        "template <int N> struct Tile { static constexpr int kCount = N; };\n"
+        "__device__ int calls = 0;\n"
+        'extern "C" __global__ void quiet(int* y) { y[0] = Tile<3>::kCount; }\n'
+        'extern "C" __global__ void count(int* y) { y[0] = ++calls; }\n'
+    )
+    device = EmulatedDevice(store=store)
+    params = (Param("y", "out", "int32", ("one",)),)
+    for entry, source in (("quiet", "two.cu"), ("count", "two.cu"), ("quiet", "quiet.cu")):
+        if source == "quiet.cu":
+            text = path.read_text()
+            (tmp_path / source).write_text(text[: text.index('extern "C" __global__ void count')])
+        requests = [device.build(RawBuild(str(tmp_path / source), entry), params) for _ in "12"]
+        first, again = (request.handle[1] for request in requests)
+        assert first.addresses, "a variable that could be named"
+        assert (first is again) == (source == "quiet.cu")
+
+
 def test_downloads_are_copies(store):
     device = EmulatedDevice(store=store)
     sent = device.upload(np.arange(6, dtype=np.uint16).reshape(2, 3))
