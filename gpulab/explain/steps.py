@@ -130,7 +130,7 @@ class Steps(Reading):
         return self._term(terms[0]) if terms else None
 
     def _sums(self, operand: Operand, s: Sum) -> bool:
-        return bool(self.near(operand, MOVES) & set(s.members))
+        return bool(self.sums.before(operand) & set(s.members))
 
     def _term(self, operand: Operand) -> str:
         if not self.flow.makers(operand):

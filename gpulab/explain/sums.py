@@ -120,6 +120,10 @@ class Sums:
                 found[i] = links
         return found
 
+    def before(self, operand: Operand) -> set[int]:
+        """The additions that an operand's value is the running value of."""
+        return {link.before for link in self._trace(self.flow.makers(operand), False)}
+
     def _trace(self, start: list[int], scaled: bool) -> list[Link]:
         found: list[Link] = []
         seen: set[tuple[int, Link]] = set()
