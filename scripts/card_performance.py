@@ -8,7 +8,8 @@
 Work is done in units, each in a child process with a time limit, and each writes its records when
 it ends: what is interrupted is done again by the next call, what is recorded is not (delete a file
 to record it anew). No unit is begun that would not fit into --budget seconds. With --ship the tile
-table that the unit `tune` measures replaces the shipped one at once, so that what follows uses it.
+table that the unit `tune` measures, which lies in the output folder too, replaces the shipped one
+at once, so that what follows uses it.
 Exit code 0: everything asked for is recorded; 1: a unit failed or a row is wrong; 3: not all of it
 fitted; 7: no card.
 """

@@ -84,23 +84,16 @@ def _limit(ceiling: Record, unit: str, record: Record) -> dict[str, Any]:
 
 
 def _rate(record: Record, measured: Collection[Record]) -> Record | None:
-    """The ceiling of the instruction that a row is made of; a library's: the fastest there is."""
-    instruction = record.get("instruction") or ""
-    family = next((f for f in _FAMILIES if instruction.startswith(f)), None)
-    library = record["backend"] == "library"
-    same = [
-        c
-        for c in measured
-        if c["kernel"] in _FAMILIES
-        and c["format"] == record["format"]
-        and c["accumulator"] == record["accumulator"]
-    ]
-    if family is not None and not library:
-        same = [c for c in same if c["kernel"] == family]
-    elif not library or not same:
-        sums = record["accumulator"] == "fp32"
-        same = [c for c in measured if c["kernel"] == _CUDA_CORES and sums]
-    return max(same, key=lambda c: float(c["tflops"]), default=None)
+    """The ceiling of the instruction that a row declares; None where that was not measured."""
+    instruction = record.get("instruction")
+    if not instruction:
+        family, fmt = _CUDA_CORES, "fp32"  # operands of any format are multiplied as float32
+    else:
+        family = next((f for f in _FAMILIES if instruction.startswith(f)), "")
+        fmt = record["format"]
+    wanted = (family, fmt, record["accumulator"])
+    found = (c for c in measured if (c["kernel"], c["format"], c["accumulator"]) == wanted)
+    return next(found, None)
 
 
 def table(records: Sequence[Record]) -> Table:

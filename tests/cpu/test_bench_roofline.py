@@ -64,12 +64,7 @@ def test_memory_binds_where_its_share_is_larger():
     ("fields", "binds", "rate"),
     [
         ({"instruction": "mma.sync.m16n8k16.f32.bf16.bf16.f32"}, "mma.sync bf16", 600.0),
-        ({"instruction": None, "backend": "library"}, "wgmma bf16", 800.0),
-        (
-            {"instruction": "tcgen05.mma.x", "backend": "library", "fmt": "fp16"},
-            "mma.sync fp16",
-            640.0,
-        ),
+        ({"backend": "library"}, "wgmma bf16", 800.0),
         ({"instruction": None, "fmt": "fp32", "backend": "library"}, "fma fp32", 60.0),
         ({"instruction": None, "fmt": "fp16"}, "fma fp32", 60.0),
         (
@@ -96,6 +91,7 @@ def test_the_ceiling_is_that_of_the_row_s_own_instruction(fields, binds, rate):
         row(time_ms=None),
         row(fmt="tf32", instruction="wgmma.m64n256k8.f32.tf32.tf32"),
         row(fmt="int8", accumulator="int32", instruction=None),
+        row(instruction="tcgen05.mma.m128n128k16.f32.bf16.bf16", backend="library"),
     ],
 )
 def test_no_time_or_no_ceiling_is_no_fraction(record):
