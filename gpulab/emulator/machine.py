@@ -18,7 +18,7 @@ from gpulab.emulator.launching import chunks, prepare
 from gpulab.emulator.observe import Allocation, LaunchInfo, Observer
 from gpulab.emulator.ops.registry import Env
 from gpulab.emulator.ptx.linker import Kernel, link
-from gpulab.emulator.ptx.nodes import Module
+from gpulab.emulator.ptx.nodes import Module, symbols_of
 from gpulab.emulator.ptx.parser import parse
 from gpulab.emulator.spaces import GLOBAL_BASE
 from gpulab.emulator.state import Launch, State
@@ -58,6 +58,18 @@ class Program:
     entries: dict[str, Entry] = field(default_factory=dict)
     addresses: dict[str, int] = field(default_factory=dict)
     referenced: set[str] = field(default_factory=set)
+
+
+def _named(kernel: Kernel) -> set[str]:
+    """The variables that instructions name, in whatever branch."""
+    found: set[str] = set()
+    for instr in kernel.code:
+        operands = list(instr.operands)
+        if instr.call is not None:
+            operands += [*instr.call.results, *instr.call.arguments]
+        for operand in operands:
+            found |= symbols_of(operand)
+    return found
 
 
 @dataclass
@@ -144,10 +156,11 @@ class Machine:
                 )
                 block.read_only = True
                 address = block.start + GLOBAL_BASE
-                env = Env(kernel, program.addresses, self.capability, address, program.referenced)
+                env = Env(kernel, program.addresses, self.capability, address)
                 flow = split(kernel)
                 compiler = Compiler(flow, kernel.registers, env)
                 program.entries[kernel.name] = Entry(kernel, flow, compiler, address)
+                program.referenced |= _named(kernel) & program.addresses.keys()
         return program
 
     def unload(self, program: Program) -> None:

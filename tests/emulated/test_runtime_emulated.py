@@ -170,7 +170,8 @@ def test_a_program_is_loaded_again_only_where_it_names_a_variable(store, tmp_pat
         "template <int N> struct Tile { static constexpr int kCount = N; };\n"
         "__device__ int calls = 0;\n"
         'extern "C" __global__ void quiet(int* y) { y[0] = Tile<3>::kCount; }\n'
-        'extern "C" __global__ void count(int* y) { y[0] = ++calls; }\n'
+        'extern "C" __global__ void count(int* y) {\n'
+        "  if (threadIdx.x == 0) y[0] = atomicAdd(&calls, 1); }\n"
     )
     device = EmulatedDevice(store=store)
     params = (Param("y", "out", "int32", ("one",)),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from gpulab.emulator.ptx.linker import Kernel
@@ -43,14 +43,12 @@ class Env:
         addresses: name of a global or constant variable to its address.
         capability: whose arithmetic is emulated.
         param_address: of the kernel's parameters.
-        referenced: collects the global and constant variables that instructions name.
     """
 
     kernel: Kernel
     addresses: Mapping[str, int]
     capability: tuple[int, int]
     param_address: int = 0
-    referenced: set[str] = field(default_factory=set)
 
     def address(self, name: str, instr: Instr) -> int:
         """The state-space address of a variable.
@@ -66,7 +64,6 @@ class Env:
         if name in kernel.params:
             return self.param_address + kernel.params[name][0]
         if name in self.addresses:
-            self.referenced.add(name)
             return self.addresses[name]
         raise unsupported(instr, f"{name} is not declared")
 
