@@ -89,8 +89,8 @@ def key_of(line: Line) -> str:
 def jobs(
     cases: Iterable[Case], capabilities: Sequence[Capability], *, full: bool = False
 ) -> Iterator[Job]:
-    """Everything to run, the cheap first and long rows last; kernels that share inputs follow each
-    other."""
+    """Everything to run, the cheap first, then what no list of sizes asks for, long rows last;
+    kernels that share inputs follow each other."""
     arrays = Arrays()
     found: list[tuple[Any, Job]] = []
     for number, case in enumerate(cases):
@@ -120,7 +120,7 @@ def _known(job: Job, before: Sequence[Capability]) -> bool:
 def _order(job: Job, capabilities: Sequence[Capability], number: int) -> tuple[Any, ...]:
     dims = job.dims
     work = ops.get(job.case.spec.op).flops(dims)
-    late = dims.get("cols", 0) >= LONG
+    late = (dims.get("cols", 0) >= LONG, not job.space.sizes)
     at = (capabilities.index(job.capability), late, OPS.index(job.case.spec.op))
     return (*at, work, json.dumps(dims), job.values["seed"], job.values.get("family", ""), number)
 
