@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import click
@@ -40,8 +41,9 @@ def command(
     Exit code 0 means that every row passed both gates, every lesson failed as it must, and the
     error of a half accumulator grew where that of a float one stayed.
     """
+    from gpulab import registry
     from gpulab.cli.session import Session, evaluate_cases, open_session
-    from gpulab.lab import growth, lessons, render, suite, verdict
+    from gpulab.lab import evaluate, growth, lessons, render, suite, verdict
     from gpulab.report.capability import PROBED, capability_report
     from gpulab.report.probe import run_probes
     from gpulab.report.render import capability_table
@@ -60,6 +62,14 @@ def command(
         device, capability, sanitize=sanitize, counters=counters, as_json=as_json, quiet=quiet
     )
     opened = session.device
+    sections = suite.sections(opened.kind, full)
+    ahead = ThreadPoolExecutor(1)  # CUDA C++ compiles beside what is interpreted and judged
+    for section in sections:
+        cases = list(registry.cases(section.op, format=section.formats))
+        ahead.submit(evaluate.compile_ahead, cases, opened, section.dims)
+    click.get_current_context().call_on_close(
+        lambda: ahead.shutdown(wait=False, cancel_futures=True)
+    )
     session.say()
     lines = capability_report(opened.capability, run_probes(opened, PROBED))
     for line in lines:
@@ -83,7 +93,7 @@ def command(
     show(session, growth.table(grown), growth.sentence(grown))
 
     judged = []
-    for section in suite.sections(opened.kind, full):
+    for section in sections:
         found = evaluate_cases(
             session, section.op, section.dims, seed=seed, format_=section.formats, measure=False
         )
