@@ -71,11 +71,11 @@ def suspects(view: View) -> Iterator[Known]:
                partial(whole, shown(behind, keys)))  # fmt: skip
         yield ("not-causal", "queries see the keys behind them although causal = 1", CAUSAL,
                partial(whole, formulas.everything))  # fmt: skip
-        yield ("mask-zero", "hidden keys have the score 0, which is the weight e^0 = 1", HIDE,
-               partial(whole, partial(formulas.hidden, 0.0)))  # fmt: skip
         yield ("masked-average", "a query that sees no key averages all values: its scores are all "
                "the same large negative number", HIDE,
                partial(whole, partial(formulas.hidden, BILLION)))  # fmt: skip
+        yield ("mask-zero", "hidden keys have the score 0, which is the weight e^0 = 1", HIDE,
+               partial(whole, partial(formulas.hidden, 0.0)))  # fmt: skip
     yield from _of_heads(view)
     for factor, text in (
         (np.sqrt(columns), "scores are not scaled"),
