@@ -17,6 +17,8 @@ from gpulab.lab.render import case_name
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "matmul.jsonl"
+SPEEDS = tuple(ROOT / "docs" / "results" / f"{name}.jsonl" for name in ("rows", "attention"))
+"""What ``gpulab bench`` of row operations and attention saved, each file from one run."""
 
 
 SHAPES = 2
@@ -42,14 +44,60 @@ def cell(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
 
 
+def heading(records: list[dict], file: Path) -> str:
+    around = records[0]["environment"]
+    return (
+        f"{around['device_name']}, driver {around['driver']}, NVRTC {around['nvrtc']}, "
+        f"{around['date']} (`docs/results/{file.name}`).\n"
+    )
+
+
+def speed(record: dict) -> str:
+    """GB/s and its share of the bandwidth measured beside it, or TFLOP/s and its share of the
+    tensor cores' ceiling."""
+    if record["speed"] == "gb_per_s":
+        share = record["bandwidth"]["fraction"]
+    else:
+        line = record.get("roofline")
+        share = line["compute"]["fraction"] if line else None
+    return cell(record[record["speed"]], 4) + (f" ({share:.2f})" if share is not None else "")
+
+
+def speed_tables(records: list[dict], file: Path) -> str:
+    """One table an operation, one column a shape; the error is the largest of all shapes."""
+    out = [heading(records, file)]
+    for op in dict.fromkeys(r["op"] for r in records):
+        mine = [r for r in records if r["op"] == op]
+        shapes = list(dict.fromkeys(tuple(r["dims"].items()) for r in mine))
+        fixed = set.intersection(*(set(shape) for shape in shapes)) if len(shapes) > 1 else set()
+        names = [", ".join(f"{k} {v}" for k, v in x if v and (k, v) not in fixed) for x in shapes]
+        unit = {"gb_per_s": "GB/s and share of the bandwidth", "tflops": "TFLOP/s and share"}
+        same = ", ".join(f"{k} {v}" for k, v in shapes[0] if v and (k, v) in fixed)
+        out.append(f"\n{op}{', ' + same if same else ''}: {unit[mine[0]['speed']]}\n")
+        out.append(f"| case | kernel | max abs err | {' | '.join(names)} | verdict |")
+        out.append("| --- | --- | ---: |" + " ---: |" * len(shapes) + " --- |")
+        rows: dict[tuple, dict] = {}
+        for r in mine:
+            key = (case_name(r), f"{r['backend']}/{r['kernel']}")
+            rows.setdefault(key, {})[tuple(r["dims"].items())] = r
+        for (case, kernel), at in rows.items():
+            errors = [r["max_abs_err"] for r in at.values() if r["max_abs_err"] is not None]
+            cells = [speed(at[x]) if x in at and at[x]["time_ms"] else "-" for x in shapes]
+            worst = next((r["verdict"] for r in at.values() if r["verdict"] != "PASS"), "PASS")
+            out.append(
+                f"| {case} | {kernel} | {cell(max(errors, default=None))} "
+                f"| {' | '.join(cells)} | {worst} |"
+            )
+    return "\n".join(out) + "\n"
+
+
+def read(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
 def tables(records: list[dict]) -> str:
     """One table a size: error beside speed, ratio to the library row of the same run."""
-    out = []
-    around = records[0]["environment"]
-    out.append(
-        f"{around['device_name']}, driver {around['driver']}, NVRTC {around['nvrtc']}, "
-        f"{around['date']} (`docs/results/matmul.jsonl`).\n"
-    )
+    out = [heading(records, RESULTS)]
     for shape in sorted({tuple(r["dims"].values()) for r in records})[-SHAPES:]:
         out.append("\n" + " x ".join(map(str, shape)) + " (m x n x k)\n")
         out.append(
@@ -72,9 +120,9 @@ def tables(records: list[dict]) -> str:
 
 
 def results() -> str:
-    if not RESULTS.exists():
-        return "No results are committed.\n"
-    return tables([json.loads(line) for line in RESULTS.read_text().splitlines()])
+    parts = [tables(read(RESULTS))] if RESULTS.exists() else []
+    parts += [speed_tables(read(file), file) for file in SPEEDS if file.exists()]
+    return "\n".join(parts) or "No results are committed.\n"
 
 
 def main() -> None:

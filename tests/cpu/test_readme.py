@@ -31,6 +31,32 @@ def test_a_stale_table_is_seen():
     assert update.between(README, "results", update.results() + "x") != README
 
 
+def record(kernel, cols, **more):
+    """A row of ``gpulab bench softmax --save``."""
+    return {
+        "op": "softmax", "kernel": kernel, "backend": "raw", "format": "bf16", "contract": None,
+        "accumulator": "fp32", "output": "bf16", "speed": "gb_per_s", "verdict": "PASS",
+        "dims": {"rows": 128, "cols": cols}, "max_abs_err": cols * 1e-6, "gb_per_s": 4000.0,
+        "bandwidth": {"fraction": 0.951}, "time_ms": {"median": 1.0},
+        "environment": {"device_name": "H", "driver": "1", "nvrtc": "2", "date": "3"},
+    } | more  # fmt: skip
+
+
+def test_speeds_of_operations_are_a_table_of_shapes():
+    update = script()
+    rows = [record("online", 4096), record("online", 8192), record("two_pass", 8192)]
+    rows.append(record("simt", 64, op="attention", speed="tflops", tflops=361.0,
+                       roofline={"compute": {"fraction": 0.5}}, verdict="FAIL"))  # fmt: skip
+    lines = update.speed_tables(rows, Path("rows.jsonl")).splitlines()
+    assert lines[0] == "H, driver 1, NVRTC 2, 3 (`docs/results/rows.jsonl`)."
+    assert "softmax, rows 128: GB/s and share of the bandwidth" in lines
+    assert "| case | kernel | max abs err | cols 4096 | cols 8192 | verdict |" in lines
+    name = "bf16, fp32 acc -> bf16"
+    assert f"| {name} | raw/online | 0.00819 | 4000 (0.95) | 4000 (0.95) | PASS |" in lines
+    assert f"| {name} | raw/two_pass | 0.00819 | - | 4000 (0.95) | PASS |" in lines
+    assert f"| {name} | raw/simt | 6.4e-05 | 361 (0.50) | FAIL |" in lines
+
+
 def test_commands_of_the_readme_exist():
     used = set(re.findall(r"^gpulab (\w+)", README, re.MULTILINE))
     assert used
