@@ -39,6 +39,7 @@ class Evidence:
         expected: of this output.
         got: float64 values.
         bad: which elements are wrong.
+        whole: every output of the run, by name: what it must be, and its float64 values.
     """
 
     setting: Setting
@@ -46,6 +47,7 @@ class Evidence:
     expected: Expected
     got: Floats
     bad: NDArray[np.bool_]
+    whole: Mapping[str, tuple[Expected, Floats]]
 
     @cached_property
     def right(self) -> Floats:
@@ -59,7 +61,7 @@ class Evidence:
 
     def room(self, candidate: Floats) -> Floats:
         """How far a kernel that makes exactly this mistake may be from its float64 value."""
-        return 4.0 * self.slack + 4.0 * self.expected.unit_roundoff * np.abs(candidate)
+        return _room(self.expected, self.slack, candidate)
 
     def near(self, candidate: Floats) -> float:
         """Share of the wrong elements that a candidate explains and the right answer does not."""
@@ -71,6 +73,21 @@ class Evidence:
                 return 0.0
             close = _same(self.got, candidate) | (np.abs(self.got - candidate) <= room)
             return float(close[self.bad].mean())
+
+    def agreement(self, candidates: Mapping[str, Floats]) -> float:
+        """Share of all elements, right ones and other outputs too, that are as a mistake has it."""
+        shares = []
+        for name, candidate in candidates.items():
+            expected, got = self.whole[name]
+            with np.errstate(invalid="ignore", over="ignore"):
+                room = _room(expected, expected.slack, candidate)
+                shares.append((_same(got, candidate) | (np.abs(got - candidate) <= room)).mean())
+        return float(np.mean(shares))
+
+
+def _room(expected: Expected, slack: Floats, candidate: Floats) -> Floats:
+    size = np.where(np.isfinite(candidate), np.abs(candidate), 0.0)
+    return 4.0 * slack + 4.0 * expected.unit_roundoff * size
 
 
 def _same(one: Floats, other: Floats) -> NDArray[np.bool_]:

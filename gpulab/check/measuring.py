@@ -28,6 +28,8 @@ CLAIM_FACTOR = 2.0
 """An error claim stands within this factor of the measured one: inputs differ."""
 TIME_FACTOR = 1.25
 REPEATS = 32
+READS_SLACK = 0.25
+"""Reading of inputs that is no pass: a first element again, an overlap."""
 ROOFLINE = {
     (9, 0): (4.8e12, 989e12),
 }
@@ -144,9 +146,27 @@ def memory(check: Check, submitted: Submitted) -> None:
             check.result.diagnosis = Diagnosis(
                 "no-tensor-cores", "the kernel has mma instructions but executes none", ""
             )
+    _passes(check, shape, float(mine.get("global_load_bytes") or 0))
     check.result.facts["counters"] = mine
     check.result.facts["starter_counters"] = {k: base.get(k) for k in (LOADS, STORES)}
     check.result.note("memory", "note", text)
+
+
+def _passes(check: Check, shape: Shape, loaded: float) -> None:
+    """How often the inputs are read, where the exercise limits it."""
+    most = check.exercise.most_reads
+    if most is None:
+        return
+    times = loaded / sum(array.nbytes for array in check.stored(shape).values())
+    if times <= most + READS_SLACK:
+        check.result.note("memory", "note", f"the inputs are read {times:.3g} times")
+        return
+    text = f"the inputs are read {times:.3g} times, the exercise allows {most}"
+    check.result.note("witness", "FAIL", text)
+    check.result.facts["replay"] = check.token(shape)
+    check.result.diagnosis = Diagnosis(
+        "too-many-passes", text, "keep what one pass can find out together in one pass"
+    )
 
 
 def _count(check: Check, submitted: Submitted, shape: Shape) -> dict[str, Any]:

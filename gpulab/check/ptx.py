@@ -117,6 +117,21 @@ def arithmetic(ptx: str, instructions: Sequence[str]) -> str:
     return f"arithmetic on {where}, {narrow}"
 
 
+_NARROW = {
+    "fp16": re.compile(
+        r"^[^/\n]*\b(?:add|sub|mul|fma|ex2|cvt)(?:\.\w+)*?\.f16(?:x2)?\b", re.MULTILINE
+    ),
+    "bf16": re.compile(
+        r"^[^/\n]*\b(?:add|sub|mul|fma|ex2|cvt)(?:\.\w+)*?\.bf16(?:x2)?\b", re.MULTILINE
+    ),
+}
+
+
+def narrow_formats(ptx: str) -> tuple[str, ...]:
+    """16-bit formats that the code computes in or converts to or from."""
+    return tuple(name for name, pattern in _NARROW.items() if pattern.search(ptx))
+
+
 def loosest(
     instructions: Sequence[str], fmt: str, output: str, capability: Capability, k: int
 ) -> str | None:

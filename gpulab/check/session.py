@@ -105,6 +105,7 @@ class Check:
         self.result.facts["isolation"] = {**client.held, **held}
         self.instructions = ptx.tensor_instructions(code.ptx)
         self.atomics = ptx.adds_atomically(code.ptx)
+        self.narrow = ptx.narrow_formats(code.ptx)
         submitted = Submitted(client, code, self.exercise, self.options.seconds)
         loaded = submitted.load()
         static = (loaded["resources"] or {}).get("shared_bytes") or 0
@@ -144,7 +145,7 @@ class Check:
     def setting(self, dims: Mapping[str, int]) -> Setting:
         """What a case is judged under."""
         row = self.subject.row(self.exercise.variant, self.instructions, self.capability, dims)
-        return Setting(row, self.capability, self.atomics, dims, self.seed)
+        return Setting(row, self.capability, self.atomics, dims, self.seed, self.narrow)
 
     def token(self, shape: Shape) -> str:
         """What reproduces a case."""

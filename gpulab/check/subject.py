@@ -39,6 +39,7 @@ class Setting:
         atomics: the order of its sums may change between runs.
         dims: of the operation.
         seed: of the inputs.
+        narrow: 16-bit formats that the submission's code computes in or converts to or from.
     """
 
     variant: Variant
@@ -46,6 +47,7 @@ class Setting:
     atomics: bool
     dims: Mapping[str, int]
     seed: int
+    narrow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,12 @@ from gpulab.errors import BuildError, FaultError, GpulabError
 from gpulab.registry import LaunchPlan, Param
 
 PRINTED_BYTES = 2000
+MACROS = (
+    "INFINITY=__int_as_float(0x7f800000)", "NAN=__int_as_float(0x7fffffff)",
+    "FLT_MAX=3.402823466e+38f", "FLT_MIN=1.175494351e-38f", "FLT_EPSILON=1.192092896e-07f",
+    "INT_MAX=2147483647", "INT_MIN=(-2147483647-1)",
+)  # fmt: skip
+"""What nvcc's host headers define and learners use."""
 
 
 class Worker:
@@ -101,6 +107,7 @@ class Worker:
             name,
             str(message["entry"]),
             _capability(message),
+            defines=MACROS,
             contract=True,  # as nvcc does unless told otherwise
             kit=kit,
             lab_headers=False,

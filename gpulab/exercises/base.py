@@ -65,6 +65,7 @@ class Exercise:
         hints: from a nudge to nearly the answer.
         tensor_cores: ``required`` or ``allowed``.
         shared_tiles: the exercise is to use shared memory.
+        most_reads: times that the inputs may be read from global memory, where that is the point.
         min_capability: the lowest that can run it.
         entry: the kernel's name.
         unforeseen: dims of a case that nobody can know beforehand; None: each dim 2 .. 72.
@@ -84,6 +85,7 @@ class Exercise:
     hints: tuple[str, ...]
     tensor_cores: Literal["required", "allowed"] = "allowed"
     shared_tiles: bool = False
+    most_reads: int | None = None
     min_capability: Capability = (7, 5)
     entry: str = "matmul"
     unforeseen: Callable[[np.random.Generator], Mapping[str, int]] | None = None

@@ -20,7 +20,7 @@ from gpulab.numerics.errors import ErrorSummary, elementwise
 from gpulab.numerics.inputs import rounding_share
 from gpulab.numerics.simulate import Spread
 from gpulab.ops.rows_arith import PLAIN
-from gpulab.ops.rows_contract import Answer, Floats, RowContract, Sums
+from gpulab.ops.rows_contract import Answer, Floats, RowContract, Sums, Values
 from gpulab.ops.rows_families import RowFamily, get_family
 from gpulab.ops.rows_formula import RowFormula, store
 from gpulab.ops.rows_probes import RowProbe
@@ -201,7 +201,9 @@ class RowData:
         """Moments of the simulated contract's error by output, a row being one event.
 
         The errors of a row's elements have causes in common (its sum, its scale), so that a row
-        and not an element is what repeats independently. None where nothing may err.
+        and not an element is what repeats independently. Where the columns have an order, sums from
+        the last to the first are simulated too, and the larger error counts. None where nothing may
+        err.
         """
 
         def make() -> dict[str, Spread | None]:
@@ -209,11 +211,20 @@ class RowData:
             wanted = max(4, min(_SIMULATED_ROWS, _SIMULATED_ELEMENTS // cols))
             stored = self.store(self.original(family, wanted))
             values = self.values(stored)
-            answers = self.op.answers(self.contract, values)
-            simulated = self.op.stored_values(PLAIN, self.contract, values)
-            return {a.name: _spread(a, simulated[a.name]) for a in answers}
+            found = self._simulated(values)
+            if family.ordered:
+                kinds = {i.name: i.kind for i in self.op.inputs(self.contract)}
+                turned = {n: v[:, ::-1] if kinds[n] == "rows" else v for n, v in values.items()}
+                other = self._simulated(turned)
+                found = {name: _larger(one, other[name]) for name, one in found.items()}
+            return found
 
         return self.cached("spread", family, make=make)
+
+    def _simulated(self, values: Values) -> dict[str, Spread | None]:
+        answers = self.op.answers(self.contract, values)
+        simulated = self.op.stored_values(PLAIN, self.contract, values)
+        return {a.name: _spread(a, simulated[a.name]) for a in answers}
 
 
 def row_squares(answer: Answer, got: Floats) -> Floats:
@@ -224,6 +235,12 @@ def row_squares(answer: Answer, got: Floats) -> Floats:
         z[np.isinf(z) & (got == answer.ideal())] = 0.0  # overflow that is right
         squares: Floats = np.square(z).reshape(len(z), -1).mean(axis=1)
     return squares
+
+
+def _larger(one: Spread | None, other: Spread | None) -> Spread | None:
+    if one is None or other is None:
+        return one or other
+    return max(one, other, key=lambda spread: spread.mean_square)
 
 
 def _spread(answer: Answer, simulated: Floats) -> Spread | None:

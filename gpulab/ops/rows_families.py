@@ -38,6 +38,8 @@ class RowFamily:
         rounds: evidence about rounding.
         alike: of the formats in which a row's values are few or one, so that all roundings of a
             running sum may err the same way.
+        ordered: the columns have a preferred order, so that a sum from the last column to the first
+            errs differently.
         formats: None, or a predicate of the formats it is made for.
     """
 
@@ -46,6 +48,7 @@ class RowFamily:
     draw: Draw
     rounds: bool = True
     alike: Callable[[Format], bool] = lambda fmt: False
+    ordered: bool = False
     formats: Callable[[Format], bool] | None = None
 
     def sums(self, fmt: str) -> Sums:
@@ -144,7 +147,7 @@ _ALL = (
     RowFamily("small", "|x| below 1e-4", _small, formats=_wide_format),
     RowFamily("mixed", "random sign times lognormal, sigma 1.5", _mixed),
     RowFamily("equal", "every row one value", _equal, rounds=False, alike=_always),
-    RowFamily("ascending", "4 N(0, 1) sorted: the maximum comes last", _ascending),
+    RowFamily("ascending", "4 N(0, 1) sorted: the maximum comes last", _ascending, ordered=True),
     RowFamily("high", "U(100, 1000)", _high),
     RowFamily("low", "U(-1000, -100)", _low),
     RowFamily("outlier", "N(0, 1), one element 1e4 times larger", _outlier),

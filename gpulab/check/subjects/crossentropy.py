@@ -45,6 +45,10 @@ def _only_lse(op: RowFormula, contract: RowContract, values: Values) -> dict[str
     return _changed(op, contract, values, op.stored_values(EXACT, contract, values)["lse"])
 
 
+def _lse_of_every_row(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
+    return {"loss": op.stored_values(EXACT, contract, values)["lse"]}
+
+
 def _lse_below_max(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
     log = log_sum(EXACT, values["x"]).log[:, 0]
     return op.finished(contract, values, {"lse": log})
@@ -58,6 +62,8 @@ KNOWN = (
     Mistake("not-ignored", "rows whose label is ignore_index have a loss",
             "loss is 0 where label == ignore_index", mutant("not_ignored")),
     Mistake("wrong-sign", "the loss is negative", "loss = (max - x[label]) + logf(sum)", _negative),
+    Mistake("missing-label", "no label is looked at: the loss is the log-sum-exp of every row",
+            "loss = (max - x[label]) + logf(sum)", _lse_of_every_row),
     Mistake("missing-label", "the loss is the log-sum-exp alone",
             "loss = (max - x[label]) + logf(sum)", _only_lse),
     Mistake("missing-max-in-lse", "the maximum is not added to the logarithm of the sum",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpulab.check.subjects.rows import Mistake, mutant
-from gpulab.ops.rows_arith import EXACT, PLAIN
+from gpulab.ops.rows_arith import EXACT
 from gpulab.ops.rows_contract import Floats, RowContract, Values
 from gpulab.ops.rows_formula import RowFormula
 from gpulab.ops.rows_logsum import LogSum, LogSumOp, log_sum
@@ -47,27 +47,46 @@ def _down_the_columns(op: RowFormula, contract: RowContract, values: Values) -> 
         return {n: v.T for n, v in op.finished(contract, turned, found).items()}
 
 
-def _half_exponentials(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
-    """The maximum is not subtracted, and e^x is kept in half: above 11.09 it is infinite."""
-    assert isinstance(op, LogSumOp)
-    x = values["x"]
-    with np.errstate(all="ignore"):
-        e = PLAIN.exp(x)
-        e = np.where(e > np.finfo(np.float16).max, np.inf, e)
-        total = e.sum(axis=1, keepdims=True)
-        parts = LogSum(np.zeros_like(total), x, e, total, np.log(total))
-        return op.finished(contract, values, op.from_parts(PLAIN, contract, parts, values))
+def _unscaled(threads: int, within: bool, across: bool) -> Compute:
+    """Sums of so many threads, each over every so manieth column, put together wrongly.
+
+    Args:
+        threads: that share a row.
+        within: each thread keeps its sum relative to its own maximum.
+        across: the threads' sums are rescaled to the row's maximum before they are added.
+    """
+
+    def change(parts: LogSum) -> LogSum:
+        if (parts.d > -1.0).all():  # maxima so near to each other tell nothing
+            return parts
+        x = parts.d  # the maximum is 0
+        total = np.zeros_like(parts.sum)
+        for lane in range(min(threads, x.shape[1])):
+            mine = x[:, lane::threads]
+            running = np.maximum.accumulate(mine, axis=1)
+            top = running[:, -1:]
+            added = np.exp(mine - (top if within else running)).sum(axis=1, keepdims=True)
+            total += added * np.exp(top) if across else added
+        return LogSum(parts.largest, parts.d, parts.e, total, np.log(total))
+
+    return with_parts(change)
 
 
+RESCALE = "sum = sum * expf(old_max - new_max) + expf(x - new_max)"
+_THREADS = (32, 64, 128, 256, 512, 1024)
 SHARED = (
     Mistake("missing-max", "rows of large numbers overflow: the maximum is not subtracted",
             "e^(x - max) never overflows; the result is the same", mutant("no_max")),
-    Mistake("overflow", "e^x above 65504 is infinite: it is kept in half",
-            "subtract the maximum first, and keep exponentials and their sum in float",
-            _half_exponentials),
     Mistake("missing-rescale",
-            "the sum of the earlier terms is not rescaled when the maximum grows",
-            "sum = sum * expf(old_max - new_max) + expf(x - new_max)", mutant("no_rescale")),
+            "the sum of the earlier terms is not rescaled when the maximum grows", RESCALE,
+            mutant("no_rescale")),
+    *(Mistake("missing-rescale",
+              "the sums of the threads are added although each is relative to another maximum",
+              "merge pairs: s = s1 expf(m1 - m) + s2 expf(m2 - m), m = max(m1, m2)",
+              _unscaled(threads, within=True, across=False)) for threads in _THREADS),
+    *(Mistake("missing-rescale", "no sum is rescaled when its maximum grows", RESCALE,
+              _unscaled(threads, within=False, across=across))
+      for threads in _THREADS for across in (False, True)),
     Mistake("wrong-base", "the powers are of 2, not of e", "expf(d), or exp2f(d * 1.44269504f)",
             with_parts(_base_two)),
     Mistake("wrong-axis", "the sums run down the columns", "a sum belongs to a row of x",

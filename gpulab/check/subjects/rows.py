@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.check.evidence import Diagnosis
-from gpulab.check.hypotheses import EXPLAINED, Evidence, Suspect, constant, misplaced, scaled, zeros
+from gpulab.check.hypotheses import EXPLAINED, Evidence, constant, misplaced, scaled, zeros
 from gpulab.check.subject import Arrays, Expected, Inputs, Setting, Subject
 from gpulab.check.subjects import rows_arithmetic
 from gpulab.numerics.cache import Cache
@@ -49,6 +49,11 @@ class Mistake:
     fix: str
     compute: Compute
     bits: bool = False
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """What it is called."""
+        return Diagnosis(self.slug, self.text, self.fix)
 
 
 Partial = Callable[[RowOp, RowContract, Values, Any], Sequence[dict[str, Floats]]]
@@ -99,7 +104,7 @@ class Rows(Subject):
             hidden_special, self._mistaken, zeros, constant, misplaced, self._part_of_the_row,
             scaled, self._bits, self._narrow, self._row_by_row,
         )  # fmt: skip
-        self.special = (self._mistaken, masked)
+        self.special = (masked, self._mistaken)
         self.subtle = (self._bits, self._narrow)
 
     def data(self, setting: Setting) -> RowData:
@@ -136,18 +141,18 @@ class Rows(Subject):
         return data.contract, data.values(dict(e.inputs))
 
     def _mistaken(self, e: Evidence) -> Diagnosis | None:
-        """One of the operation's mistakes."""
+        """The mistake of the operation that explains what is wrong, and best what is right."""
         contract, values = self._values(e)
+        best: tuple[float, Mistake] | None = None
         for one in self.known:
-            if one.bits:
+            found = {} if one.bits else one.compute(self.op, contract, values)
+            main = found.get(e.expected.name)
+            if main is None or e.near(main) < EXPLAINED:
                 continue
-            found = one.compute(self.op, contract, values).get(e.expected.name)
-            if found is None:
-                continue
-            told = _suspect(one, found).explains(e)
-            if told is not None:
-                return told
-        return None
+            share = e.agreement(found)
+            if best is None or share > best[0]:
+                best = share, one
+        return None if best is None else best[1].diagnosis
 
     def _bits(self, e: Evidence) -> Diagnosis | None:
         """A mistake of rounding: the numbers are the very ones it stores."""
@@ -163,7 +168,7 @@ class Rows(Subject):
             if found is not None:
                 same = (e.got == found.reshape(e.got.shape)) & differs
                 if same.sum() >= EXPLAINED * differs.sum():
-                    return Diagnosis(one.slug, one.text, one.fix)
+                    return one.diagnosis
         return None
 
     def _part_of_the_row(self, e: Evidence) -> Diagnosis | None:
@@ -189,10 +194,6 @@ class Rows(Subject):
     def _row_by_row(self, e: Evidence) -> Diagnosis | None:
         _, values = self._values(e)
         return rows_arithmetic.row_by_row(values, e, self.view)
-
-
-def _suspect(one: Mistake, values: Floats) -> Suspect:
-    return Suspect(one.slug, one.text, one.fix, lambda: values)
 
 
 def _expected(answer: Answer) -> Expected:

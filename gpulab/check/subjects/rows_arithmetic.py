@@ -25,6 +25,8 @@ _CLEAR = 4.0
 """Times what the rounding of results leaves of a row's error, from which it is seen."""
 _ROUNDING = 0.5
 """Relative error of a row from which it is no rounding of a sum."""
+_PARALLEL = 0.01
+"""Share of the error of one running sum that sums of many threads still make."""
 _FIT = 0.2
 """Share of the error of a row that a factor and a shift may leave unexplained."""
 _LOST = 1e-2
@@ -59,11 +61,13 @@ def narrow(
     if rms(common) < _CLEAR * floor:
         return None
     for name, slug in NARROW:
+        if name not in e.setting.narrow:
+            continue
         simulated = op.stored_values(Stepwise(name), contract, values).get(e.expected.name)
         if simulated is None:
             continue
         size = rms(row_errors(values, as_rows(simulated), e.right, view))
-        if size < _ROUNDING and 0.05 * size < rms(common) < 5.0 * size:
+        if size < _ROUNDING and _PARALLEL * size < rms(common) < 5.0 * size:
             return Diagnosis(
                 slug,
                 f"the results of a row err together, by as much ({rms(common):.2g} rms) as a "
