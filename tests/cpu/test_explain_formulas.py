@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,19 @@ def test_a_row_formula_gives_what_the_judge_has(name, contract, fmt, output):
         apart = np.abs(got - right) > 1e-5 * np.abs(right)
         limit = 0.02 if formulas.narrow(fmt_out) else 0.0
         assert apart.mean() <= limit, output_name
+
+
+def test_layernorm_corrects_a_first_mean_that_is_off():
+    op = ops.get("layernorm")
+    variant = Variant("fp32", "fp32", "fp32", contract="two-pass")
+    held = op.contract(variant)
+    values = row_values(op, held)
+    first, *rest = formulas.of("layernorm", variant, (8, 9))
+    off = replace(first, text=f"{first.text} + 0.5")
+    found = formulas.evaluate([off, *rest], {"n": 64.0, **op.scalars(variant, {}), **values})
+    flat = {k: v[0] if len(v) == 1 else v for k, v in values.items()}
+    right = op.stored_values(EXACT, held, flat)["y"]
+    assert np.allclose(found["y"], right, rtol=1e-5, atol=1e-6)
 
 
 def test_a_missing_cast_would_show():

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 from explain_rows import ADA, row
 
+from gpulab import ops
 from gpulab.cli import main
 from gpulab.explain import cost, names, report, resources, traffic
+from gpulab.lab.runner import KernelRunner
 from gpulab.ops import formulas
 from gpulab.registry import Case
 from gpulab.runtime.emulated import EmulatedDevice
@@ -24,6 +26,16 @@ def test_passes_are_how_often_the_source_goes_over_an_array():
     once = traffic.traffic(row("rmsnorm", "plain", "fp32"), ADA)
     weight = next(p for p in once.passes if p.name == "weight")
     assert (weight.times, weight.grown, weight.constant) == (8, 16, False)  # once a row
+
+
+def test_loads_and_stores_of_an_array_are_told_apart():
+    seen = traffic.ArrayTraffic()
+    case = row("softmax", "plain", "fp16")
+    dims = {"rows": 2, "cols": 64}
+    runner = KernelRunner(case, EmulatedDevice(ADA, observers=(seen,)), dims)
+    runner(ops.get("softmax").stored_inputs(case.variant, dims, "normal", 0))
+    assert dict(seen.loaded) == {"x": 3 * 2 * 64 * 2}
+    assert dict(seen.stored) == {"y": 2 * 64 * 2}
 
 
 def test_the_cost_of_a_stabilisation_is_the_twins_work_over_the_lessons():
