@@ -9,7 +9,7 @@ RUN     = $(BIN)/python -m gpulab
 help:            ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
-run: $(VENV)/.run  ## set up, then run the lab: format report, matmul ladder, verdict
+run: $(VENV)/.run  ## set up, then run the whole lab: formats, every kernel, what the gates catch
 	@$(RUN) run $(ARGS)
 
 test: $(VENV)/.dev  ## everything CI runs: lint, types, tests

@@ -18,7 +18,7 @@ import gpulab
 from gpulab.errors import GpulabError
 
 COMMANDS = {
-    "run": ("gpulab.cli.run", "The whole lab: format report, matmul ladder, verdict."),
+    "run": ("gpulab.cli.run", "The whole lab: formats, every kernel, what the gates catch."),
     "matmul": ("gpulab.cli.matmul", "C = A B: every kernel against float64, with gates and times."),
     "attention": (
         "gpulab.cli.attention",
@@ -35,7 +35,10 @@ COMMANDS = {
         "gpulab.cli.explain",
         "Where the error of one kernel comes from, and what it costs.",
     ),
-    "bench": ("gpulab.cli.bench", "Time kernels against their library baseline on a card."),
+    "bench": (
+        "gpulab.cli.bench",
+        "Time kernels on a card, against a library, a copy or a ceiling.",
+    ),
     "check": ("gpulab.cli.check", "Judge submitted kernels: right or not, by how much, and why."),
     "exercise": ("gpulab.cli.exercise", "Kernels to write: list, show, start."),
     "doctor": ("gpulab.cli.doctor", "What is there, what is missing, how to fix it."),

@@ -19,9 +19,9 @@ from gpulab.cli.options import (
 from gpulab.errors import UsageError
 
 
-@click.group("bench", short_help="Time kernels against their library baseline on a card.")
+@click.group("bench", short_help="Time kernels on a card, against a library, a copy or a ceiling.")
 def command() -> None:
-    """Time kernels against their library baseline, interleaved in one run, with their errors."""
+    """Time kernels in turns with what they are held against, in one run, with their errors."""
 
 
 command.add_command(bench_ceilings.command)
