@@ -10,7 +10,7 @@ from gpulab.lab import render, verdict
 
 def row(verdict="PASS", lesson=False, **more):
     return {
-        "backend": "raw", "kernel": "simt",
+        "op": "matmul", "backend": "raw", "kernel": "simt",
         "format": "fp16", "output": "fp32", "accumulator": "fp32",
         "max_abs_err": 1e-3, "max_rel_err": 0.5,
         "contract_gate": {"fraction": 0.1, "passed": True, "text": "rtol = max(1e-2, ...)"},
@@ -69,6 +69,27 @@ def test_times_and_ratio_to_the_fp32_row():
     assert "2.00x" in text
     assert "time (ms)" in text
     assert "sectors" not in text
+
+
+def test_operations_bound_by_memory_show_gb_per_s_and_their_share_of_what_was_timed_beside():
+    beside = {"of": "read", "fraction": 0.9375}
+    fast = row(op="crossentropy", speed="gb_per_s", time_ms={"median": 0.5}, tflops=7.25,
+               gb_per_s=4111.0, bandwidth=beside)  # fmt: skip
+    text = shown([fast])
+    assert "GB/s" in text
+    assert "4111" in text
+    assert "of read" in text
+    assert "0.938" in text
+    assert "TFLOP/s" not in text
+    assert "7.25" not in text
+    plain = row(format="fp32", speed="gb_per_s", time_ms={"median": 1.0}, gb_per_s=2000.0)
+    text = shown([plain, fast | {"bandwidth": None}])
+    assert "2.00x" in text  # without a bandwidth beside: against the fp32 row
+
+
+def test_problems_name_the_operation_and_leave_lessons_out():
+    rows = [row(), row("FAIL", lesson=True), refused, row("FAIL", op="softmax", reason="far off")]
+    assert render.problems(rows) == ["FAIL softmax raw/simt fp16, fp32 acc: far off"]
 
 
 def test_emulated_rows_show_counts_and_never_a_time():
