@@ -14,14 +14,25 @@ Stored = NDArray[Any]
 Floats = NDArray[np.float64]
 
 PANEL_BYTES = 32 << 20
-"""Of one operand."""
+"""Of one operand of one multiplication."""
+_PANELS = 4
+"""In memory at a time: wide rows are read faster than narrow ones."""
 _GATHERED = 1 << 15
 
 
-def split(k: int, count: int) -> list[slice]:
-    """Rows or columns whose float64 values are in memory at a time."""
-    step = max(1, PANEL_BYTES // (8 * k))
+def split(k: int, count: int, panels: int | None = None) -> list[slice]:
+    """Rows or columns whose float64 values are in memory at a time, whole panels of them."""
+    step = (panels or _PANELS) * max(1, PANEL_BYTES // (8 * k))
     return [slice(first, min(count, first + step)) for first in range(0, count, step)]
+
+
+def product(a: Floats, b: Floats) -> Floats:
+    """``a @ b``, panel by panel: how much is in memory at a time does not change its bits."""
+    out = np.empty((len(a), b.shape[1]))
+    for rows in split(a.shape[1], len(a), 1):
+        for cols in split(a.shape[1], b.shape[1], 1):
+            out[rows, cols] = a[rows] @ b[:, cols]
+    return out
 
 
 def wide(values: Stored) -> Floats:

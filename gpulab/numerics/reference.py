@@ -132,7 +132,7 @@ def originals(
         for left in panels.split(k, len(cols)):
             right = panels.gather(panels.wide, b0, cols[left], 1)
             for top in panels.split(k, len(rows)):
-                r0[top, left] = panels.gather(panels.wide, a0, rows[top], 0) @ right
+                r0[top, left] = panels.product(panels.gather(panels.wide, a0, rows[top], 0), right)
         found.append(r0)
     return tuple(found)
 
@@ -198,13 +198,13 @@ def _patch(
             part = (top, left)
             stored = panels.gather(values, a, rows[top], 0)
             with np.errstate(invalid="ignore"):  # infinities and NaN are inputs of one probe
-                r1[part] = stored @ right
+                r1[part] = panels.product(stored, right)
                 if r0 is not None and shift is not None:
                     shift[part] = r0[part] - r1[part]
                 if magnitudes and positive and stored.min() >= 0:
                     s[part] = np.abs(r1[part])  # the very same product
                 elif magnitudes:
-                    s[part] = panels.absolute(stored) @ right_abs
+                    s[part] = panels.product(panels.absolute(stored), right_abs)
     return Patch(rows, cols, r1, np.broadcast_to(s, shape), shift)
 
 
