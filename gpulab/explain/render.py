@@ -27,6 +27,7 @@ def show(console: Console, found: Explanation) -> None:
     if found.analysis is not None:
         _risks(console, found)
         _claims(console, found)
+        _unseen(console, found)
     _memory(console, found)
     _resources(console, found)
     _costs(console, found)
@@ -46,7 +47,8 @@ def _table(*columns: str) -> Table:
 def _formula(console: Console, found: Explanation) -> None:
     stored = [p for p in found.case.spec.params(found.case.variant) if p.role == "in"]
     arrays = ", ".join(f"{p.name} {p.format}" for p in stored)
-    _say(console, f"\n[bold]Formula[/], of {arrays}")
+    judged = ", by which the lesson is judged" if found.case.variant.lesson else ""
+    _say(console, f"\n[bold]Formula[/]{judged}, of {arrays}")
     table = _table("", "", "result", "how")
     for line in found.lines:
         word = "stored" if line.kind == "cast" and not narrow(line.format) else _WORDS[line.kind]
@@ -70,6 +72,13 @@ def _risks(console: Console, found: Explanation) -> None:
             _where(risk),
         )
     console.print(table)
+
+
+def _unseen(console: Console, found: Explanation) -> None:
+    """A lesson whose mistake is none of arithmetic."""
+    if found.case.variant.lesson and not found.amiss:
+        command = f"gpulab {found.case.spec.op} --kernel {found.case.spec.name}"
+        _say(console, f"  its mistake is in which elements take part: '{command}' shows it")
 
 
 def _where(risk: Risk) -> str:

@@ -188,7 +188,7 @@ def explain(case: Case, device: Device, capability: Capability) -> Explanation:
         lines,
         bound(case, capability),
         analyse(case, capability, lines) if compiles else None,
-        None if uncounted else memory.traffic(case, capability),
+        None if uncounted else memory.traffic(case, modelled(capability)),
         uncounted,
         resources.table(case, formulas.sizes(op).small) if compiles else (),
         costs.costs(case, device),
@@ -200,7 +200,12 @@ def _uncounted(case: Case, capability: Capability) -> str:
     if case.spec.build is None:
         return "a library's kernel is not the lab's to count"
     dims = formulas.sizes(case.spec.op).small
-    return memory.anywhere(case).refusal(capability, "emulated", dims) or ""
+    return memory.anywhere(case).refusal(modelled(capability), "emulated", dims) or ""
+
+
+def modelled(capability: Capability) -> Capability:
+    """The emulated device that stands for a card: of its capability or the nearest lower one."""
+    return max(c for c in arch.EMULATED if c <= capability)
 
 
 def bound(case: Case, capability: Capability) -> str:

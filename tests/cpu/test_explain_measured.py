@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from explain_rows import ADA, row
 
-from gpulab import ops
+from gpulab import ops, registry
 from gpulab.cli import main
 from gpulab.explain import cost, names, report, resources, traffic
+from gpulab.lab import evaluate
 from gpulab.lab.runner import KernelRunner
 from gpulab.ops import formulas
 from gpulab.registry import Case
@@ -57,6 +58,28 @@ def test_an_honest_row_is_told_by_the_lessons_of_its_format_and_contract():
     assert told(row("rmsnorm", "residual_rounded", "bf16")) == {("half_sum", "bf16")}
     assert told(row("matmul", "simt", "fp16", accumulator="fp32")) == {("simt", "fp16")}
     assert told(row("matmul", "blocked", "fp32")) == set()
+
+
+TWINS = [
+    (spec.op, spec.name)
+    for spec in registry.specs()
+    if spec.study and spec.name in {s.twin for s in registry.specs(spec.op)}
+]
+
+
+@pytest.mark.parametrize(("op", "name"), TWINS, ids=lambda x: x)
+def test_a_twin_passes_the_gates_that_its_lesson_fails(op, name):
+    dims = {"rows": 8, "cols": 257}
+    (record,) = evaluate.evaluate_all(
+        [row(op, name, "fp16")], EmulatedDevice(ADA), dims, measured=False
+    )
+    assert (record["verdict"], record["reason"]) == ("PASS", None)
+
+
+def test_a_card_that_is_not_modelled_is_counted_as_the_nearest_below():
+    assert report.modelled((8, 7)) == (8, 6)
+    assert report.modelled((12, 1)) == (12, 0)
+    assert report.modelled((9, 0)) == (9, 0)
 
 
 def test_on_a_card_costs_are_timed_at_its_sizes(monkeypatch):
@@ -113,6 +136,14 @@ def test_the_command_prints_one_json_object_and_nothing_else(capsys):
     assert [r["capability"] for r in record["resources"]][:2] == ["7.5", "8.0"]
     assert record["stabilisations"][0]["ratio"]["instructions"] > 1
     assert {p["name"] for p in record["traffic"]["passes"]} == {"x", "y"}
+
+
+def test_a_lesson_with_no_mistake_of_arithmetic_says_where_to_look(monkeypatch, capsys):
+    monkeypatch.setattr(report.memory, "traffic", lambda case, capability: None)
+    monkeypatch.setattr(report.resources, "table", lambda case, dims: ())
+    monkeypatch.setattr(report.costs, "costs", lambda case, device: ())
+    assert run("raw/mask_zero", "--capability", "8.9") == 0
+    assert "gpulab attention --kernel mask_zero" in capsys.readouterr().out
 
 
 def test_an_ambiguous_name_is_a_usage_error(capsys):
