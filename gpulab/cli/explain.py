@@ -52,7 +52,9 @@ def command(
     wanted = arch.parse(capability) if capability is not None else None
     opened = open_device(device, capability=wanted)
     target = report.capability_for(case, opened, asked=wanted is not None)
-    found = report.explain(case, opened, target)
+    progress = Console(stderr=True, quiet=as_json)
+    with progress.status("compiling for every capability, counting ..."):
+        found = report.explain(case, opened, target)
     if as_json:
         click.echo(json.dumps(found.to_record()))
     else:

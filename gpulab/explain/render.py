@@ -9,7 +9,7 @@ from rich.table import Table
 from gpulab.explain.cost import Cost
 from gpulab.explain.report import Explanation
 from gpulab.explain.risks import Risk
-from gpulab.ops.formulas import narrow
+from gpulab.ops import formulas
 
 _WORDS = {"step": "", "exact": "exact", "sum": "a running sum", "cast": "rounded to store"}
 
@@ -51,11 +51,19 @@ def _formula(console: Console, found: Explanation) -> None:
     _say(console, f"\n[bold]Formula[/]{judged}, of {arrays}")
     table = _table("", "", "result", "how")
     for line in found.lines:
-        word = "stored" if line.kind == "cast" and not narrow(line.format) else _WORDS[line.kind]
+        word = (
+            "stored"
+            if line.kind == "cast" and not formulas.narrow(line.format)
+            else _WORDS[line.kind]
+        )
         how = "; ".join(x for x in (word, line.note) if x)
         table.add_row(f"  {line.name}", escape(f"= {line.text}"), line.format, escape(how))
     console.print(table)
-    _say(console, escape(f"  may be off by {found.bound}"))
+    sizes = formulas.sizes(found.case.spec.op).small
+    shape = " ".join(f"{name}={size}" for name, size in sizes.items() if size)
+    _say(console, escape(f"  may be off, at {shape}, by {found.bound}"))
+    for step in found.case.spec.steps(found.case.variant, found.capability, sizes):
+        _say(console, escape(f"  after a launch of its own: {step.name}"))
 
 
 def _risks(console: Console, found: Explanation) -> None:

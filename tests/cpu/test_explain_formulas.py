@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpulab import ops
+from gpulab.errors import UsageError
 from gpulab.formats import get
 from gpulab.numerics.rounding import through
 from gpulab.ops import attention_formula, formulas
@@ -125,6 +126,11 @@ def test_the_matmul_formula_is_a_product(accumulator):
     got = formulas.evaluate(lines, {"a": a, "b": b})
     assert np.allclose(got["c"], np.einsum("ik,kj->ij", a, b), rtol=1e-6)
     assert lines[0].format == accumulator
+
+
+def test_an_operation_without_a_formula_is_named():
+    with pytest.raises(UsageError, match="conv has no formula"):
+        formulas.of("conv", Variant("fp16", "fp32", "fp16"), (8, 9))
 
 
 def test_casts_in_a_row_are_counted_along_the_way_of_a_number():

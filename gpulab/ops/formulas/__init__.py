@@ -9,6 +9,7 @@ what the tests evaluate and compare with the judge's own reference, so it cannot
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from gpulab.errors import UsageError
 from gpulab.formats import get
 from gpulab.numerics.contract import Capability, VariantLike
 from gpulab.numerics.rounding import through
@@ -49,9 +51,21 @@ class Line:
 
 
 def of(op: str, variant: VariantLike, capability: Capability) -> tuple[Line, ...]:
-    """The lines of an operation for a row, as its contract declares them."""
-    made = importlib.import_module(f"{__name__}.{op}").lines(variant, capability)
-    return cast("tuple[Line, ...]", made)
+    """The lines of an operation for a row, as its contract declares them.
+
+    Raises:
+        UsageError: the operation has no module here.
+    """
+    return cast("tuple[Line, ...]", _module(op).lines(variant, capability))
+
+
+def _module(op: str) -> Any:
+    name = f"{__name__}.{op}"
+    if importlib.util.find_spec(name) is None:
+        raise UsageError(
+            f"{op} has no formula", fix=f"write gpulab/ops/formulas/{op}.py (docs/explain.md)"
+        )
+    return importlib.import_module(name)
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,7 @@ class Sizes:
 
 def sizes(op: str) -> Sizes:
     """The sizes at which kernels of an operation are looked at."""
-    module = importlib.import_module(f"{__name__}.{op}")
+    module = _module(op)
     grown = {d: n * 2 if d in module.GROWING else n for d, n in module.SMALL.items()}
     return Sizes(dict(module.SMALL), grown, dict(module.TIMED))
 
