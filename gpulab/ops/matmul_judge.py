@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpulab.numerics import gates, mutants, power, probes, structure
 from gpulab.numerics.contract import Contract
 from gpulab.numerics.inputs import MIN_ROUNDING_SHARE, Family, get_family
+from gpulab.numerics.mutants import Mutant
 from gpulab.numerics.power import Certificate, Evidence
 from gpulab.numerics.reference import Block
 from gpulab.numerics.simulate import to_output
@@ -37,6 +38,9 @@ class Case:
         effort: which probes.
         rests_on: which gate decides.
     """
+
+    standard: ClassVar[Sequence[Mutant]] = mutants.STANDARD
+    """The mutants that the gates must fail."""
 
     def __init__(
         self,
@@ -169,7 +173,7 @@ class Case:
         """Note the mutants whose bits on the probe are (nearly) the kernel's."""
         block = one.block
         mine = values[np.ix_(block.rows, block.cols)]
-        for mutant in mutants.STANDARD:
+        for mutant in self.standard:
             if mutant.refused(self.contract, block) is None:
                 share = float(np.mean(mine == mutant.compute(self.contract, block)))
                 if share >= _LOOKS_LIKE:
@@ -187,7 +191,8 @@ class Case:
                 if one.probe.name.startswith("exact"):
                     name = one.probe.name
                     evidence.append(power.probe_evidence(name, self.contract, one.block))
-            return power.certify(self.contract, evidence, thorough=self.effort == "full")
+            thorough = self.effort == "full"
+            return power.certify(self.contract, evidence, self.standard, thorough)
 
         key = (self.contract, tuple(self.families), self.effort, self.rests_on)
         return self.data.cached("power", *key, make=make)
