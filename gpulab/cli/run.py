@@ -42,7 +42,7 @@ def command(
     error of a half accumulator grew where that of a float one stayed.
     """
     from gpulab import registry
-    from gpulab.cli.session import Session, evaluate_cases, open_session
+    from gpulab.cli.session import Session, evaluate_cases, open_session, print_counters
     from gpulab.lab import evaluate, growth, lessons, render, suite, verdict
     from gpulab.report.capability import PROBED, capability_report
     from gpulab.report.probe import run_probes
@@ -85,6 +85,7 @@ def command(
         if not as_json:
             render.print_ladder(session.console, found, f"matmul {side} x {side} x {side}")
             session.say()
+            print_counters(session, found)
         records += found
 
     grown = growth.growth(opened, GROWTH[opened.kind], seed)

@@ -152,12 +152,17 @@ def run_cases(
     if not session.as_json:
         shape = " ".join(f"{name}={value}" for name, value in dims.items())
         render.print_ladder(session.console, records, title or f"{op} {shape}, seed {seed}")
-        if session.counters:
-            wide = Console(width=max(_COUNTER_WIDTH, Console().width), quiet=session.quiet)
-            wide.print(render.counter_table(records))
-            session.say()
+        print_counters(session, records)
         click.echo(verdict.summary(records))
     return verdict.exit_code(records)
+
+
+def print_counters(session: Session, records: Sequence[dict[str, Any]]) -> None:
+    """The table of counted work, where ``--counters`` asked for it."""
+    if session.counters:
+        wide = Console(width=max(_COUNTER_WIDTH, Console().width), quiet=session.quiet)
+        wide.print(render.counter_table(records))
+        session.say()
 
 
 def evaluate_cases(
