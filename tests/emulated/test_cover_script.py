@@ -160,6 +160,21 @@ def test_a_lesson_that_passes_is_an_error(tmp_path):
 
 
 @pytest.mark.usefixtures("small")
+def test_a_lesson_that_did_not_run_is_not_caught(tmp_path):
+    found, code = covered([of("softmax", "no_max", "fp16")], tmp_path, limit_s=-1.0)
+    (line,) = found.values()
+    assert (code, line["pass"], line["pairs_left_out"]) == (EXIT_INCONCLUSIVE, 0, 0)
+    assert line["to_go"] > 0
+
+
+def test_a_failure_weighs_more_than_what_is_inconclusive():
+    worst = cover_report.worst_code
+    assert worst([EXIT_PASS, EXIT_INCONCLUSIVE]) == EXIT_INCONCLUSIVE
+    assert worst([EXIT_INCONCLUSIVE, EXIT_FAIL, EXIT_PASS]) == EXIT_FAIL
+    assert worst([EXIT_FAIL, FaultError.exit_code, EXIT_INCONCLUSIVE]) == FaultError.exit_code
+
+
+@pytest.mark.usefixtures("small")
 def test_a_kernel_that_faults_has_its_own_exit_code(tmp_path, monkeypatch):
     def fault(self, inputs, *, poison=0):
         raise FaultError("out of bounds")
