@@ -19,7 +19,7 @@ from gpulab.registry import Capability, LaunchPlan, Param, RawBuild
 
 MMA_FORMATS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "int8", "e2m1")
 """What ``ptx/mma.cuh`` multiplies, and the order of the report."""
-WGMMA_FORMATS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")
+WGMMA_FORMATS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "int8")
 """What ``ptx/wgmma.cuh`` multiplies."""
 
 MMA_WARPS, MMA_TILE, MMA_K_BYTES = 8, (64, 32), 32
@@ -198,18 +198,22 @@ def _mma(row: Format, path: Path, accumulator: str) -> Ceiling:
 
 
 def _wgmma(row: Format, path: Path) -> Ceiling:
+    accumulator, cpp = ("int32", "int") if row.is_integer else ("fp32", "float")
+
     def work(size: Size) -> Work:
         blocks = size.multiprocessors * BLOCKS_AN_SM["wgmma"]
         inputs, right, count = _product(
-            row, "fp32", WGMMA_TILE, WGMMA_K_BYTES, blocks * WGMMA_GROUPS, size.pairs
+            row, accumulator, WGMMA_TILE, WGMMA_K_BYTES, blocks * WGMMA_GROUPS, size.pairs
         )
         shared = (WGMMA_TILE[0] + 2 * WGMMA_TILE[1]) * WGMMA_K_BYTES
         plan = LaunchPlan((blocks, 1, 1), (128 * WGMMA_GROUPS, 1, 1), shared)
         return Work(plan, inputs, {"pairs": size.pairs}, right, multiply_adds=count)
 
-    build = RawBuild("ceilings/wgmma.cu", f"ceiling_wgmma<ptx::{row.ptx}>", feature_target=True)
+    entry = f"ceiling_wgmma<ptx::{row.ptx}, {cpp}>"
+    build = RawBuild("ceilings/wgmma.cu", entry, feature_target=True)
     instruction = path.instruction.replace("n8", f"n{WGMMA_TILE[1]}", 1)
-    return Ceiling("wgmma", row.name, "fp32", instruction, build, _params(row, "fp32"), work)
+    params = _params(row, accumulator)
+    return Ceiling("wgmma", row.name, accumulator, instruction, build, params, work)
 
 
 def _fma() -> Ceiling:

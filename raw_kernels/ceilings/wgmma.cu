@@ -26,8 +26,8 @@ inline void bring(unsigned to, const uint4* from, int rows) {
     }
 }
 
-template <class Operand>
-void add(float (&sums)[kColumns / 2], unsigned long long a, unsigned long long b) {
+template <class Operand, class Sum>
+void add(Sum (&sums)[kColumns / 2], unsigned long long a, unsigned long long b) {
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -36,9 +36,9 @@ void add(float (&sums)[kColumns / 2], unsigned long long a, unsigned long long b
     ptx::wgmma_commit();
 }
 
-template <class Operand>
+template <class Operand, class Sum>
 __global__ void __launch_bounds__(kThreads, 1)
-    ceiling_wgmma(const uint4* a, const uint4* b1, const uint4* b2, float* sums, int pairs) {
+    ceiling_wgmma(const uint4* a, const uint4* b1, const uint4* b2, Sum* sums, int pairs) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const unsigned to_a = ptx::shared_address(memory), to_b1 = to_a + kABytes, to_b2 = to_b1 + kBBytes;
     bring(to_a, a, kRows);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const auto first = ptx::matrix_descriptor(to_b1, 16, 8 * kRowBytes);
     const auto second = ptx::matrix_descriptor(to_b2, 16, 8 * kRowBytes);
 
-    float mine[kColumns / 2] = {};
+    Sum mine[kColumns / 2] = {};
 #pragma unroll 1
     for (int pair = 0; pair < pairs; ++pair) {
         add<Operand>(mine, of_a, first);
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32 % 4;
     const long long group = static_cast<long long>(blockIdx.x) * kGroups + threadIdx.x / 128;
-    float* tile = sums + group * kRows * kColumns;
+    Sum* tile = sums + group * kRows * kColumns;
 #pragma unroll
     for (int at = 0; at < kColumns / 2; ++at) {
         const int row = 16 * warp + g + at / 2 % 2 * 8, column = at / 4 * 8 + 2 * t + at % 2;

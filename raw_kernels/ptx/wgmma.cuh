@@ -54,6 +54,12 @@ inline void pin(float (&sums)[kCount]) {
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
+template <int kCount>
+inline void pin(int (&sums)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(sums[i])::"memory");
+}
+
 // All four warps of a warpgroup give registers back, or ask for more and wait until there are.
 template <int kRegisters>
 inline void registers_decrease() {
@@ -138,6 +144,25 @@ GPULAB_EVERY_N(GPULAB_WGMMA_16, bf16)
 GPULAB_EVERY_N(GPULAB_WGMMA_K, tf32, k8)
 GPULAB_EVERY_N(GPULAB_WGMMA_K, e4m3, k32)
 GPULAB_EVERY_N(GPULAB_WGMMA_K, e5m2, k32)
+
+// 8-bit integers: sums are int32, exact modulo 2^32; K-major, and no operand can be negated.
+#define GPULAB_INTS_8(d, i) \
+    "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]), "+r"(d[i + 6]), "+r"(d[i + 7])
+#define GPULAB_INTS_32(d, i) GPULAB_INTS_8(d, i), GPULAB_INTS_8(d, i + 8), GPULAB_INTS_8(d, i + 16), GPULAB_INTS_8(d, i + 24)
+template <>
+struct Wgmma<s8, 256, false> {
+    static void multiply(int (&d)[128], unsigned long long a, unsigned long long b, int add) {
+        asm volatile(
+            "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %130, 0;\n\t"
+            "wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8"
+            " {" GPULAB_REGISTERS_0 GPULAB_REGISTERS_32 GPULAB_REGISTERS_64 GPULAB_REGISTERS_96 "}, %128, %129, p;\n\t}"
+            : GPULAB_INTS_32(d, 0), GPULAB_INTS_32(d, 32), GPULAB_INTS_32(d, 64), GPULAB_INTS_32(d, 96)
+            : "l"(a), "l"(b), "r"(add)
+            : "memory");
+    }
+};
+#undef GPULAB_INTS_32
+#undef GPULAB_INTS_8
 
 #undef GPULAB_EVERY_N
 #undef GPULAB_WGMMA_K
