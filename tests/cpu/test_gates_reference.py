@@ -82,7 +82,7 @@ def test_how_much_is_in_memory_at_a_time_changes_no_bit(monkeypatch):
 
 
 def test_a_negative_element_anywhere_is_seen_by_s():
-    for at in ((0, 0), (1, 0)):
+    for at in ((0, 0, 0), (1, 0, 0)):
         values = np.ones((2, 2, 3), np.float32)
         values[at] = -2.0
         a, b = encode("bf16", values[0]), encode("bf16", values[1].T)
