@@ -53,46 +53,55 @@ def caught(records: Sequence[Record]) -> list[Record]:
     """One record a lesson that was judged: what caught it, and what an ``allclose`` says.
 
     Args:
-        records: of ``evaluate``; rows that are no lessons, or did not run, are left out.
+        records: of ``evaluate``; rows that are no lessons, or did not run, are left out. Of a
+            lesson judged at several sizes the first is told, or the first that nothing caught.
 
     Returns:
         ``caught``: a gate failed it, for its numbers. ``input`` that shows it best, the gates and
         parts that ``failed_by`` there, ``max_abs_err`` against R1 there (None: NaN or Inf), and
         ``allclose`` by tolerance there and on ``allclose_ordinary`` inputs, N(0, 1).
     """
-    found = []
+    found: dict[tuple[str, ...], Record] = {}
     for r in records:
         if not r["lesson"] or r["verdict"] is None or r.get("error"):
             continue
         shown = _shown_on(r) or {}
         ordinary: Record = next((f for f in r["families"] if f["family"] == ORDINARY), {})
-        found.append(
-            {
-                "schema": 1,
-                "kind": "lesson",
-                **{
-                    field: r[field]
-                    for field in (
-                        "op", "kernel", "backend", "format", "accumulator", "output", "contract",
-                        "device", "capability", "dims", "note",
-                    )
-                },
-                "caught": lesson_holds(r) and bool(shown),
-                "input": shown.get("family", shown.get("probe")),
-                "failed_by": sorted(
-                    {text.split(":")[0] for text in shown.get("reasons", ())}, key=_PARTS.index
-                ),
-                "max_abs_err": shown.get("max_abs_err_stored"),
-                "allclose": shown.get("allclose"),
-                "allclose_ordinary": ordinary.get("allclose"),
-            }
-        )  # fmt: skip
-    return found
+        row: Record = {
+            "schema": 1,
+            "kind": "lesson",
+            **{
+                field: r[field]
+                for field in (
+                    "op", "kernel", "backend", "format", "accumulator", "output", "contract",
+                    "device", "capability", "dims", "note",
+                )
+            },
+            "caught": lesson_holds(r) and bool(shown),
+            "input": shown.get("family", shown.get("probe")),
+            "failed_by": sorted(
+                {text.split(":")[0] for text in shown.get("reasons", ())}, key=_PARTS.index
+            ),
+            "max_abs_err": shown.get("max_abs_err_stored"),
+            "allclose": shown.get("allclose"),
+            "allclose_ordinary": ordinary.get("allclose"),
+        }  # fmt: skip
+        if found.setdefault(_key(r), row)["caught"] and not row["caught"]:
+            found[_key(r)] = row
+    return list(found.values())
 
 
 def refused(records: Sequence[Record]) -> list[Record]:
-    """Lessons that did not run, with their reason: their mistake cannot show there."""
-    return [r for r in records if r["lesson"] and r["verdict"] is None]
+    """Lessons that ran at no size, each with one reason: their mistake cannot show there."""
+    ran = {_key(r) for r in records if r["verdict"] is not None}
+    absent = [r for r in records if r["lesson"] and r["verdict"] is None and _key(r) not in ran]
+    return list({_key(r): r for r in absent}.values())
+
+
+def _key(record: Record) -> tuple[str, ...]:
+    return tuple(
+        str(record[field]) for field in ("op", "backend", "kernel", "format", "accumulator")
+    )
 
 
 def lost(rows: Sequence[Record]) -> list[str]:

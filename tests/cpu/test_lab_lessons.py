@@ -86,10 +86,10 @@ def test_a_lesson_that_no_gate_catches_is_lost(wrong):
 
 
 def test_only_lessons_that_ran_are_asked():
-    away = record([], verdict=None, reason="shows beyond 2^32 elements only")
+    away = record([], verdict=None, reason="shows beyond 2^32 elements only", kernel="index32")
     broken = record([], error={"kind": "build"})
-    honest = record([NORMAL], lesson=False, verdict="PASS")
-    records = [away, broken, honest, record([LOW])]
+    honest = record([NORMAL], lesson=False, verdict="PASS", kernel="online")
+    records = [away, broken, honest, record([LOW], kernel="half_sum")]
     assert len(lessons.caught(records)) == 1
     assert lessons.refused(records) == [away]
     assert "shows beyond 2^32 elements only" in text([], lessons.refused(records))
@@ -98,8 +98,21 @@ def test_only_lessons_that_ran_are_asked():
 def test_the_sentence_counts_what_the_usual_comparison_lets_through():
     none = family("normal", 5.0, close=(False, False), reasons=["interval: far"])
     wide = family("normal", 5.0, close=(True, False), reasons=["interval: far"])
-    rows = lessons.caught([record([f]) for f in (none, wide, wide)] + [record([NORMAL, LOW])])
+    families = ([none], [wide], [wide], [NORMAL, LOW])
+    rows = lessons.caught([record(f, kernel=str(i)) for i, f in enumerate(families)])
     assert lessons.sentence(rows) == (
         "the gates catch 4 of 4 lessons; allclose on N(0, 1), as tests are usually written, "
         "passes 3 with rtol = atol = 0.01 and 1 with rtol = atol = 0.001"
     )
+
+
+def test_a_lesson_judged_at_several_sizes_is_told_once_and_must_be_caught_at_each():
+    here, there = record([HIGH]), record([NORMAL], verdict="PASS", dims={"rows": 2})
+    away = record([], verdict=None, reason="too wide")
+    assert len(lessons.caught([here, here])) == 1
+    assert lessons.refused([here, away]) == []
+    assert lessons.refused([away, away]) == [away]
+    for order in ([here, there], [there, here]):
+        assert lessons.lost(lessons.caught(order)) == ["softmax raw/no_max fp16"]
+    other = record([HIGH], format="bf16")
+    assert len(lessons.caught([here, other])) == 2
