@@ -7,6 +7,7 @@ import numpy as np
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.hypotheses import Evidence, histogram, rms
 from gpulab.check.subjects.attention_formulas import View, half_scaled, half_scores, half_weights
+from gpulab.check.subjects.likeness import correlation
 from gpulab.formats import get
 from gpulab.ops.attention_formula import Floats, Mask
 from gpulab.ops.attention_simulate import PLAIN, Steps, simulate
@@ -51,7 +52,7 @@ def narrow(view: View, e: Evidence) -> Diagnosis | None:
              "multiplied by V"),
         ):  # fmt: skip
             like = view.results(of_head)["out"].reshape(e.right.shape) - e.right
-            if _correlation(error, like) > _ALIKE:
+            if correlation(error, like) > _ALIKE:
                 return Diagnosis(slug, f"{text}: the errors are those of that rounding",
                                  "keep scores, weights and sums in float")  # fmt: skip
         for name, slug in (("fp16", "half-accumulator"), ("bf16", "bf16-accumulator")):
@@ -76,10 +77,3 @@ def _size(e: Evidence, error: Floats) -> float:
     """Rms of errors relative to the rms of their row."""
     scale = np.sqrt(np.mean(e.right**2, axis=1, keepdims=True))
     return rms(np.where(scale > 0, error / np.where(scale > 0, scale, 1.0), 0.0))
-
-
-def _correlation(one: Floats, other: Floats) -> float:
-    use = np.isfinite(one) & np.isfinite(other)
-    one, other = one[use], other[use]
-    size = float(np.sqrt((one**2).sum() * (other**2).sum()))
-    return float((one * other).sum()) / size if size > 0 else 0.0

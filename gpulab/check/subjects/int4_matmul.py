@@ -38,9 +38,9 @@ class Int4(Subject):
     store = "c[row * n + column] = sum"
     mistakes = (
         zeros, constant, int4_mistakes.known, int4_mistakes.misread, misplaced,
-        int4_mistakes.partial_sum, scaled, int4_mistakes.narrow,
+        int4_mistakes.partial_sum, scaled, int4_mistakes.rounded, int4_mistakes.narrow,
     )  # fmt: skip
-    subtle = (int4_mistakes.known, int4_mistakes.narrow)
+    subtle = (int4_mistakes.rounded, int4_mistakes.narrow)
 
     def row(
         self,

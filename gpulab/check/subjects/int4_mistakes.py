@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.hypotheses import Evidence, Hypothesis, Suspect
 from gpulab.check.subjects import matmul_mistakes
+from gpulab.check.subjects.likeness import correlation
 from gpulab.formats import decode, get
 from gpulab.numerics.rounding import through
 from gpulab.ops import int4_weights as int4
@@ -28,6 +29,8 @@ SIGN = (
 )
 SCALE = "the weight at row t is q * scales[(t / group) * n + column]"
 ROUND = "keep weights, group sums and sums in float: only the inputs are half"
+_ALIKE = 0.9
+"""Correlation with the errors of a rounding from which a result is said to have it."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,6 @@ def suspects(parts: Parts) -> Iterator[Suspect]:
     """Mistakes in codes and scales, the likeliest first."""
     k, n = parts.q.shape
     row = np.arange(k)
-    weights = parts.q * int4.per_row(parts.scales, k, parts.group)
     yield Suspect("nibbles-swapped", "the two halves of every byte change places", NIBBLES,
                   partial(parts.product, swapped(parts.q)))  # fmt: skip
     yield Suspect("no-sign-extension", f"codes from {CODES // 2} on count as positive: they are "
@@ -125,17 +127,28 @@ def suspects(parts: Parts) -> Iterator[Suspect]:
         yield Suspect("wrong-scale", text, SCALE, values)
     yield Suspect("missing-scale", "the weights are not scaled", SCALE,
                   lambda: parts.a @ parts.q)  # fmt: skip
-    yield Suspect("rounded-group-sum", "the sum of a group is rounded to half before its scale is "
-                  "applied", ROUND, partial(_rounded_sums, parts))  # fmt: skip
-    yield Suspect("rounded-weights", "weights are rounded to half before they are multiplied: q "
-                  "times the scale has up to 15 bits", ROUND,
-                  lambda: parts.a @ through(HALF, weights))  # fmt: skip
 
 
 def known(e: Evidence) -> Diagnosis | None:
     """The first mistake with codes or scales whose values the result has."""
     found = (s.explains(e) for s in suspects(Parts.of(e.inputs, e.setting.dims)))
     return next((d for d in found if d is not None), None)
+
+
+def rounded(e: Evidence) -> Diagnosis | None:
+    """Weights, or sums of groups, that pass through half: the errors are those of that rounding."""
+    parts = Parts.of(e.inputs, e.setting.dims)
+    weights = parts.q * int4.per_row(parts.scales, len(parts.q), parts.group)
+    with np.errstate(all="ignore"):
+        for slug, text, values in (
+            ("rounded-weights", "weights are rounded to half before they are multiplied: q times "
+             "the scale has up to 15 bits", parts.a @ through(HALF, weights)),
+            ("rounded-group-sum", "the sum of a group is rounded to half before its scale is "
+             "applied", _rounded_sums(parts)),
+        ):  # fmt: skip
+            if correlation(e.got - e.right, values - e.right) > _ALIKE:
+                return Diagnosis(slug, text, ROUND)
+    return None
 
 
 def as_product(hypothesis: Hypothesis) -> Hypothesis:

@@ -1,0 +1,149 @@
+"""What mistakes look like to the checker, on results of kernels in plain NumPy."""
+
+import attention_kernels
+import int4_kernels
+import numpy as np
+import pytest
+
+from gpulab import exercises
+from gpulab.check import diagnose
+from gpulab.check.subject import Setting, get_subject
+from gpulab.ops.base import RunResult
+
+
+def looks_like(name, run, dims, where, seed=3):
+    """The diagnosis of a kernel on inputs of a family or probe; None where nothing is wrong."""
+    exercise = exercises.get(name)
+    subject = get_subject(exercise.op)
+    setting = Setting(exercise.variant, (8, 9), False, dims, seed)
+    return diagnose.of_case(subject, setting, subject.inputs(setting, where), run)
+
+
+def attention(kernel, where="normal", **changes):
+    dims = attention_kernels.dims(**{"kv_heads": 2, "seq_k": 37, "head_dim": 9} | changes)
+    run = kernel(attention_kernels.Row("fp16"), dims)
+    return looks_like("attention", run, dims, where)
+
+
+class FirstHead(attention_kernels.Kernel):
+    def kv_head(self, head):
+        return 0
+
+
+class StopsEarly(attention_kernels.Kernel):
+    def sees(self, entry, i, j, mask):
+        return super().sees(entry, i, j, mask) and j < 32
+
+
+class MaskBillion(attention_kernels.Kernel):
+    def hidden(self, x):
+        return np.float32(-1e9)
+
+
+ATTENTION = [
+    (attention_kernels.NoRescale, "ascending", {}, "no-rescale"),
+    (attention_kernels.MaskZero, "normal", {"causal": 1}, "mask-zero"),
+    (MaskBillion, "normal", {"causal": 1, "seq_q": 41}, "masked-average"),
+    (attention_kernels.OffByOne, "normal", {"causal": 1}, "causal-off-by-one"),
+    (attention_kernels.TopLeft, "normal", {"causal": 1}, "causal-alignment"),
+    (attention_kernels.Unscaled, "normal", {}, "wrong-scale"),
+    (attention_kernels.HalfScores, "high", {}, "scores-in-half"),
+    (attention_kernels.HalfScores, "normal", {}, "scores-in-half"),
+    (attention_kernels.HalfProbabilities, "normal", {}, "rounded-weights"),
+    (attention_kernels.NoMax, "high", {}, "no-max"),
+    (attention_kernels.EmptyRowsNaN, "normal", {"causal": 1, "seq_q": 41}, "masked-nan"),
+    (attention_kernels.WrongLse, "normal", {}, "wrong-lse"),
+    (attention_kernels.SkipsLastQuery, "normal", {}, "unwritten"),
+    (FirstHead, "normal", {}, "heads-mixed"),
+    (StopsEarly, "normal", {}, "dropped-terms"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "where", "changes", "slug"), ATTENTION)
+def test_mistakes_of_attention_are_named(kernel, where, changes, slug):
+    found = attention(kernel, where, **changes)
+    assert found is not None
+    assert (found.slug, found.fix != "") == (slug, True), found
+
+
+@pytest.mark.parametrize("kernel", [attention_kernels.Backwards, attention_kernels.Online])
+@pytest.mark.parametrize("where", ["normal", "high", "non_finite", "one_hot"])
+def test_right_attention_looks_like_nothing(kernel, where):
+    assert attention(kernel, where, causal=1, seq_q=41) is None
+
+
+INT4_DIMS = {"m": 7, "n": 19, "k": 91, "group": 16}
+INT4 = {
+    int4_kernels.Swapped: "nibbles-swapped",
+    int4_kernels.Unsigned: "no-sign-extension",
+    int4_kernels.ZeroPoint: "zero-point",
+    int4_kernels.NextGroup: "wrong-scale",
+    int4_kernels.NoScale: "missing-scale",
+    int4_kernels.NoTail: "dropped-terms",
+    int4_kernels.HalfWeights: "rounded-weights",
+    int4_kernels.HalfGroupSums: "rounded-group-sum",
+    int4_kernels.HalfSum: "half-accumulator",
+    int4_kernels.SkipsLastColumn: "unwritten",
+}
+
+
+@pytest.mark.parametrize("kernel", INT4, ids=lambda k: k.__name__)
+def test_mistakes_with_int4_weights_are_named(kernel):
+    found = looks_like("dequant-int4", kernel(INT4_DIMS), INT4_DIMS, "normal")
+    assert found is not None
+    assert found.slug == INT4[kernel], found
+
+
+@pytest.mark.parametrize("where", ["normal", "lognormal", "codes", "non_finite"])
+def test_right_int4_products_look_like_nothing(where):
+    for kernel in (int4_kernels.Backwards, int4_kernels.GroupSums):
+        assert looks_like("dequant-int4", kernel(INT4_DIMS), INT4_DIMS, where) is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "bits", "slug"),
+    [(int4_kernels.Kernel, None, None), (int4_kernels.GroupSums, None, None),
+     (int4_kernels.HalfSum, 11, "half-accumulator")],
+)  # fmt: skip
+def test_the_width_of_an_int4_sum_is_read_off_its_results(kernel, bits, slug):
+    exercise = exercises.get("dequant-int4")
+    setting = Setting(exercise.variant, (8, 9), False, INT4_DIMS, 3)
+    seen = get_subject(exercise.op).witness(setting, kernel)
+    assert (seen.against and seen.against.slug) == slug
+    assert seen.facts["bits"] == bits if bits else seen.facts["at_least"]
+
+
+@pytest.mark.parametrize("name", ["attention", "dequant-int4"])
+def test_what_is_timed_is_shifted_with_its_right_result(name):
+    exercise = exercises.get(name)
+    subject, dims = get_subject(exercise.op), exercise.shape("full").dims
+    setting = Setting(exercise.variant, (8, 9), False, dims, 3)
+    inputs, moving = subject.inputs(setting, "normal"), subject.moving(setting)
+    moved = {n: np.roll(a, 1, moving[n]) if n in moving else a for n, a in inputs.items()}
+    pairs = zip(subject.expected(setting, inputs), subject.expected(setting, moved), strict=True)
+    for before, after in pairs:
+        shifted = np.roll(before.right, 1, moving[before.name])
+        assert np.allclose(after.right, shifted, rtol=1e-12, atol=0, equal_nan=True)
+
+
+def test_only_what_the_kernel_takes_is_sent():
+    from gpulab.check.runner import Code, Submitted
+    from gpulab.check.submission import Launch
+    from gpulab.check.worker import digest
+
+    exercise = exercises.get("attention")
+    dims = exercise.shapes[0].dims
+    setting = Setting(exercise.variant, (8, 9), False, dims, 3)
+    inputs = get_subject(exercise.op).inputs(setting, "normal")
+    assert {"bias", "mask"} < set(inputs)
+
+    class Worker:
+        def ask(self, message, arrays, **_):
+            self.sent = arrays
+            return {"inputs": {n: digest(a) for n, a in arrays.items()}}, {}
+
+    worker = Worker()
+    code = Code("", "attention", "c", Launch((), (), None))
+    got = Submitted(worker, code, exercise, 1.0).at(dims)(inputs, poison=0xA5)
+    assert set(worker.sent) == {"q", "k", "v"}
+    assert got == RunResult({}, True)
