@@ -157,7 +157,7 @@ class Check:
         """The cases to judge."""
         shapes = [*self.exercise.shapes, unforeseen(self.exercise, self.seed)]
         if self.options.device == "cuda":
-            families = ("normal", "uniform")
+            families = self.exercise.shapes[0].families[:2]
             timed = Shape(dict(self.exercise.timed), "the size that is timed", families)
             shapes.append(timed)
         only = self.options.only
