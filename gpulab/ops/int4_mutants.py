@@ -13,7 +13,7 @@ from gpulab.numerics.reference import Block
 from gpulab.numerics.rounding import through
 from gpulab.numerics.simulate import to_output
 from gpulab.ops.int4_data import Int4Block
-from gpulab.ops.int4_weights import BITS
+from gpulab.ops.int4_weights import BITS, NOBODYS
 
 CODES = 1 << BITS
 HALF = get("fp16")
@@ -21,8 +21,9 @@ Weights = Callable[[Int4Block], Floats]
 
 
 def swapped(integers: Floats) -> Floats:
-    """The halves of every byte in each other's place; the high half of an odd end is 0."""
-    even = np.concatenate([integers, np.zeros((len(integers) % 2, integers.shape[1]))])
+    """The halves of every byte in each other's place; a half without a row is ``NOBODYS``."""
+    missing = np.full((len(integers) % 2, integers.shape[1]), NOBODYS)
+    even = np.concatenate([integers, missing])
     flipped: Floats = even.reshape(-1, 2, integers.shape[1])[:, ::-1].reshape(even.shape)
     return flipped[: len(integers)]
 

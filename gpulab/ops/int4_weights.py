@@ -1,8 +1,9 @@
 """Weights in int4 with a half scale for each group of rows: quantised, packed, and read again.
 
 ``w`` (ceil(k / 2), n) bytes: byte [p, j] holds W[2 p, j] in its low half and W[2 p + 1, j] in its
-high half, each two's complement, -8 .. 7; where k is odd the last high half is 0. ``scales``
-(ceil(k / group), n) fp16: the weight at row t is W[t, j] scales[t // group, j].
+high half, each two's complement, -8 .. 7; where k is odd the last high half is nobody's, and holds
+7 so that whoever takes it is seen. ``scales`` (ceil(k / group), n) fp16: the weight at row t is
+W[t, j] scales[t // group, j].
 
 A scale is max |w| of its group over 7.5, so that both -8 and 7 are met; a group of zeros has the
 scale 1. A weight has 4 + 11 significand bits: float32 holds it exactly.
@@ -25,6 +26,7 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.uint8]
 
 BITS = 4
+NOBODYS = 7.0
 STEPS = 7.5
 """Steps from 0 to the largest weight of a group: the ends of -8 .. 7 share the error."""
 
@@ -42,7 +44,8 @@ def quantise(values: NDArray[Any], group: int) -> dict[str, NDArray[Any]]:
 
 def store(integers: Floats, scales: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """``w`` and ``scales`` of integers (k, n) and stored scales."""
-    packed = pack("int4", encode("int4", integers).T)
+    missing = np.full((len(integers) % 2, integers.shape[1]), NOBODYS)
+    packed = pack("int4", encode("int4", np.concatenate([integers, missing])).T)
     return {"w": np.ascontiguousarray(packed.T), "scales": np.ascontiguousarray(scales)}
 
 

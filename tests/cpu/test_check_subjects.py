@@ -1,5 +1,7 @@
 """What mistakes look like to the checker, on results of kernels in plain NumPy."""
 
+from types import SimpleNamespace
+
 import attention_kernels
 import int4_kernels
 import numpy as np
@@ -7,7 +9,9 @@ import pytest
 
 from gpulab import exercises
 from gpulab.check import diagnose
+from gpulab.check.session import Check, Options
 from gpulab.check.subject import Setting, get_subject
+from gpulab.ops import get as get_op
 from gpulab.ops.base import RunResult
 
 
@@ -147,3 +151,15 @@ def test_only_what_the_kernel_takes_is_sent():
     got = Submitted(worker, code, exercise, 1.0).at(dims)(inputs, poison=0xA5)
     assert set(worker.sent) == {"q", "k", "v"}
     assert got == RunResult({}, True)
+
+
+@pytest.mark.parametrize("name", list(exercises.catalogue()))
+def test_the_timed_size_is_judged_on_families_of_the_operation(name):
+    exercise = exercises.get(name)
+    asked = SimpleNamespace(exercise=exercise, seed=1, options=Options(device="cuda"))
+    timed = Check.shapes(asked)[-1]
+    assert timed.dims == dict(exercise.timed)
+    setting = Setting(exercise.variant, (9, 0), False, exercise.shapes[0].dims, 1)
+    for family in ("normal", *timed.families):  # normal is what is timed
+        assert get_subject(exercise.op).inputs(setting, family) is not None
+    get_op(exercise.op).check_dims(exercise.timed)
