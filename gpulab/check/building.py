@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gpulab.check import ptx, sandbox
+from gpulab.check import ptx
 from gpulab.check.client import Client
 from gpulab.check.runner import Code
 from gpulab.check.submission import Submission
@@ -50,7 +50,7 @@ def build(
             "params": params_to(exercise.params),
             "capability": list(capability),
         }
-        made, held = sandbox.python_to_ptx(
+        made, held = client.python_to_ptx(
             submission.path, message, COMPILE_SECONDS, trusted=trusted
         )
         return Code(made["ptx"], made["entry"], "numba", submission.launch), held

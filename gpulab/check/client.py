@@ -211,3 +211,11 @@ class Client:
     ) -> tuple[Message, Arrays]:
         """One command; see ``Channel.ask``."""
         return self.channel.ask(message, arrays, seconds, doing)
+
+    def python_to_ptx(
+        self, path: Path, message: dict[str, Any], seconds: float, *, trusted: bool
+    ) -> tuple[dict[str, Any], dict[str, bool]]:
+        """Compile a Python submission in a confined process; see ``sandbox.python_to_ptx``."""
+        from gpulab.check import sandbox
+
+        return sandbox.python_to_ptx(path, message, seconds, trusted=trusted)

@@ -47,6 +47,9 @@ def gather(check: Check) -> None:
 
 def _power(check: Check) -> None:
     """Every mutant that applies anywhere is caught somewhere, or nothing can be told."""
+    if check.failing() is not None:
+        check.result.note("power", "not run", "it fails: nothing rests on what it would have seen")
+        return
     status: dict[str, set[str]] = {}
     for _, judgement in check.judged:
         for one in judgement.power:

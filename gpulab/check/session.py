@@ -72,9 +72,11 @@ class Check:
         seed: int,
         cache: Cache,
         progress: Callable[[str], object],
+        workers: type[Client],
     ) -> None:
         self.result, self.parsed, self.exercise = result, parsed, exercise
         self.options, self.seed, self.cache, self.progress = options, seed, cache, progress
+        self.workers = workers
         self.subject = get_subject(exercise.op)
         self.capability = options.capability
         self.judged: list[tuple[Shape, Judgement]] = []
@@ -94,7 +96,7 @@ class Check:
         else:  # the compiler's process is confined; the one with the card holds nothing else
             opened = self._open(client)
             self._able()
-            with Client("emulated", self.options.memory_bytes) as compiler:
+            with self.workers("emulated", self.options.memory_bytes) as compiler:
                 code, held = building.build(
                     self.parsed,
                     self.exercise,

@@ -21,7 +21,7 @@ from gpulab.ops.rows_contract import RowContract, Values
 
 Floats = NDArray[np.float64]
 View = Literal["factor", "shift"]
-_CLEAR = 4.0
+_CLEAR = 2.0
 """Times what the rounding of results leaves of a row's error, from which it is seen."""
 _ROUNDING = 0.5
 """Relative error of a row from which it is no rounding of a sum."""
