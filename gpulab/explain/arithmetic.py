@@ -43,11 +43,9 @@ def is_float(instr: Instr) -> bool:
 
 
 def result_format(instr: Instr) -> str | None:
-    """The format of what it computes."""
+    """The format of what it computes, which an opcode names first (``fma.rn.f32.f16``)."""
     found = types(instr.opcode)
-    if not found:
-        return None
-    return found[0] if is_matrix(instr) or instr.base == "cvt" else found[-1]
+    return found[0] if found else None
 
 
 def is_matrix(instr: Instr) -> bool:

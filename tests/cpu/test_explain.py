@@ -9,8 +9,9 @@ import pytest
 from explain_rows import ADA, ROWS, analysed, label, row
 
 from gpulab import ops, registry
+from gpulab.emulator.ptx.nodes import Instr
 from gpulab.errors import UsageError
-from gpulab.explain import cost, names, report
+from gpulab.explain import arithmetic, cost, names, report
 from gpulab.ops import formulas
 from gpulab.registry import Case
 from gpulab.runtime.emulated import EmulatedDevice
@@ -228,3 +229,24 @@ def test_a_sum_in_double_precision_shows(tmp_path):
     build = registry.RawBuild(str(tmp_path / "double.cu"), "k")
     found = analysed(Case(replace(case.spec, build=lambda v, c, d: build), case.variant))
     assert disagreeing(found) >= {"running sums kept in", "computed in"}
+
+
+@pytest.mark.parametrize(
+    ("opcode", "fmt", "rounds"),
+    [
+        ("fma.rn.f32.f16", "fp32", None),  # of two halves and a float32
+        ("add.rn.f32.bf16", "fp32", None),
+        ("fma.rn.f16x2", "fp16", None),  # a fused one is no float32 result that is rounded
+        ("mul.rn.f16", "fp16", "fp16"),
+        ("cvt.rn.bf16x2.f32", "bf16", "bf16"),
+        ("cvt.f32.f16", "fp32", None),
+        ("cvt.rn.f16x2.e4m3x2", "fp16", None),
+        ("cvt.rn.satfinite.e4m3x2.f32", "e4m3", "e4m3"),
+        ("cvt.rn.f32.f64", "fp32", "fp32"),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "fp32", None),
+    ],
+)
+def test_an_opcode_says_what_it_gives_and_whether_it_rounds(opcode, fmt, rounds):
+    instr = Instr(opcode, ())
+    assert arithmetic.result_format(instr) == fmt
+    assert arithmetic.rounds_to(instr) == rounds
