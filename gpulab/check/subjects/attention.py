@@ -49,6 +49,10 @@ def _masked(e: Evidence) -> Diagnosis | None:
     return attention_arithmetic.masked(_view(e), e)
 
 
+def _rounded(e: Evidence) -> Diagnosis | None:
+    return attention_arithmetic.rounded(_view(e), e)
+
+
 def _narrow(e: Evidence) -> Diagnosis | None:
     return attention_arithmetic.narrow(_view(e), e)
 
@@ -58,9 +62,9 @@ class Attention(Subject):
 
     guard = "query < seq_q, key < seq_k, column < head_dim: threads beyond must not touch them"
     store = "out[(head * seq_q + query) * head_dim + column] and lse[head * seq_q + query]"
-    mistakes = (hidden_special, zeros, constant, _known, misplaced, scaled, _narrow)
+    mistakes = (hidden_special, zeros, constant, _known, misplaced, scaled, _rounded, _narrow)
     special = (_masked, _known)
-    subtle = (_narrow,)
+    subtle = (_rounded, _narrow)
 
     def row(
         self,

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.hypotheses import Evidence, histogram, rms
-from gpulab.check.subjects.attention_formulas import View, half_scaled, half_scores, half_weights
-from gpulab.check.subjects.likeness import correlation
+from gpulab.check.subjects.attention_formulas import (
+    OfHead,
+    View,
+    half_scaled,
+    half_scores,
+    half_weights,
+)
+from gpulab.check.subjects.attention_mistakes import TILES
 from gpulab.formats import get
+from gpulab.numerics.rounding import through
 from gpulab.ops.attention_formula import Floats, Mask
 from gpulab.ops.attention_simulate import PLAIN, Steps, simulate
 
-_ALIKE = 0.5
-"""Correlation with the error of a mistake from which a result is said to have it."""
+_ALIKE = 0.75
+"""Share of the elements off the rounded right answer that a rounding must explain."""
+_FEWEST = 8
+"""Elements off the rounded right answer from which that share tells anything."""
 _CLEAR = 1.3
 """Times the error of the declared arithmetic from which an error is another's."""
 
@@ -35,8 +46,36 @@ def masked(view: View, e: Evidence) -> Diagnosis | None:
     )
 
 
+ROUNDED: tuple[tuple[str, str, OfHead], ...] = (
+    ("scores-in-half", "q.k is kept in half and scaled afterwards", half_scores),
+    ("scores-in-half", "scores are kept in half", half_scaled),
+    *(
+        ("rounded-weights", "exponentials are rounded to half before they are multiplied by V",
+         partial(half_weights, tile, summed))
+        for tile in (1 << 20, *TILES) for summed in (False, True)
+    ),
+)  # fmt: skip
+"""Roundings whose results are known to the last bit, but for the error of a float32 sum."""
+
+
+def rounded(view: View, e: Evidence) -> Diagnosis | None:
+    """Scores or weights that pass through half: the numbers stored are those of that rounding."""
+    ideal = e.expected.ideal.reshape(e.got.shape)
+    differs = e.got != ideal
+    if e.expected.name != "out" or differs.sum() < _FEWEST:
+        return None
+    with np.errstate(all="ignore"):
+        for slug, text, of_head in ROUNDED:
+            found = view.results(of_head)["out"].reshape(e.got.shape)
+            same = through(get(e.expected.format), found) == e.got
+            if same[differs].mean() > _ALIKE:
+                return Diagnosis(slug, f"{text}: the numbers are those of that rounding",
+                                 "keep scores, weights and sums in float")  # fmt: skip
+    return None
+
+
 def narrow(view: View, e: Evidence) -> Diagnosis | None:
-    """Something between load and store is kept in half."""
+    """Sums in half."""
     if e.expected.name != "out":
         return None
     with np.errstate(all="ignore"):
@@ -45,16 +84,6 @@ def narrow(view: View, e: Evidence) -> Diagnosis | None:
         declared = _size(e, _simulated(view, PLAIN) - e.right)
         if not size > _CLEAR * declared:
             return None
-        for of_head, slug, text in (
-            (half_scores, "scores-in-half", "q.k is kept in half and scaled afterwards"),
-            (half_scaled, "scores-in-half", "scores are kept in half"),
-            (half_weights, "rounded-weights", "exponentials are rounded to half before they are "
-             "multiplied by V"),
-        ):  # fmt: skip
-            like = view.results(of_head)["out"].reshape(e.right.shape) - e.right
-            if correlation(error, like) > _ALIKE:
-                return Diagnosis(slug, f"{text}: the errors are those of that rounding",
-                                 "keep scores, weights and sums in float")  # fmt: skip
         for name, slug in (("fp16", "half-accumulator"), ("bf16", "bf16-accumulator")):
             summed = _size(e, _simulated(view, Steps(sums=name)) - e.right)
             if 0.4 * summed < size < 2.5 * summed:

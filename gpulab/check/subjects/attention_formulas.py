@@ -92,14 +92,19 @@ def tail(tile: int, causal: bool, head: Head) -> Pair:
     return weighted(np.concatenate([head.scores, extra], axis=1), v)
 
 
-def online(tile: int, sum_rescaled: bool, head: Head) -> Pair:
-    """Exponentials relative to the running maximum after each tile, never rescaled."""
-    x = head.scores
+def running(x: Floats, tile: int) -> Floats:
+    """The largest score so far at every key (queries, keys), tile by tile; 0 where none is seen."""
     starts = np.arange(0, x.shape[1], tile)
     largest = np.maximum.accumulate(np.maximum.reduceat(x, starts, axis=1), axis=1)
     base = np.repeat(largest, tile, axis=1)[:, : x.shape[1]]
-    e = np.exp(x - np.where(np.isneginf(base), 0.0, base))
-    found, total = softmax(x), e.sum(axis=1, keepdims=True)
+    return np.where(np.isneginf(base), 0.0, base)
+
+
+def online(tile: int, sum_rescaled: bool, head: Head) -> Pair:
+    """Exponentials relative to the running maximum after each tile, never rescaled."""
+    base = running(head.scores, tile)
+    e = np.exp(head.scores - base)
+    found, total = softmax(head.scores), e.sum(axis=1, keepdims=True)
     lse = base[:, -1] + np.log(total)[:, 0]
     if sum_rescaled:
         total, lse = found.total, found.lse
@@ -136,11 +141,12 @@ def half_scaled(head: Head) -> Pair:
     return weighted(through(HALF, head.scores), head.v)
 
 
-def half_weights(head: Head) -> Pair:
-    """Exponentials rounded to half before they meet V."""
-    found = softmax(head.scores)
-    e = through(HALF, np.exp(head.scores - found.largest))
-    return (e @ head.v) / np.where(found.total == 0, 1.0, found.total), found.lse
+def half_weights(tile: int, summed: bool, head: Head) -> Pair:
+    """Exponentials rounded to half before they meet V, and before their sum too."""
+    found, base = softmax(head.scores), running(head.scores, tile)
+    e = through(HALF, np.exp(head.scores - base)) * np.exp(base - found.largest)
+    total = e.sum(axis=1, keepdims=True) if summed else found.total
+    return (e @ head.v) / np.where(total == 0, 1.0, total), found.lse
 
 
 def lse(change: Callable[[Any], Floats], head: Head) -> Pair:

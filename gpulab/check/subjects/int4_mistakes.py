@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.hypotheses import Evidence, Hypothesis, Suspect
 from gpulab.check.subjects import matmul_mistakes
-from gpulab.check.subjects.likeness import correlation
 from gpulab.formats import decode, get
 from gpulab.numerics.rounding import through
 from gpulab.ops import int4_weights as int4
@@ -146,9 +145,17 @@ def rounded(e: Evidence) -> Diagnosis | None:
             ("rounded-group-sum", "the sum of a group is rounded to half before its scale is "
              "applied", _rounded_sums(parts)),
         ):  # fmt: skip
-            if correlation(e.got - e.right, values - e.right) > _ALIKE:
+            if _correlation(e.got - e.right, values - e.right) > _ALIKE:
                 return Diagnosis(slug, text, ROUND)
     return None
+
+
+def _correlation(one: Floats, other: Floats) -> float:
+    """Of two sets of errors, over the elements where both are finite; 0 where one has none."""
+    use = np.isfinite(one) & np.isfinite(other)
+    one, other = one[use], other[use]
+    size = float(np.sqrt((one**2).sum() * (other**2).sum()))
+    return float((one * other).sum()) / size if size > 0 else 0.0
 
 
 def as_product(hypothesis: Hypothesis) -> Hypothesis:
