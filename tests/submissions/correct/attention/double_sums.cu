@@ -1,38 +1,34 @@
 // gpulab: exercise=attention
-// gpulab: block=32 grid=seq_q,heads,batch shared=0
+// gpulab: block=128 grid=seq_q,heads,batch shared=8*seq_k
 //
-// A warp a query; everything is computed in double, three times over the keys.
+// A block a query; scores, their exponentials and all sums are double.
 #include <cuda_fp16.h>
 
 extern "C" __global__ void attention(const __half* q, const __half* k, const __half* v, __half* out,
                                      float* lse, int batch, int heads, int seq_q, int seq_k,
                                      int head_dim, int causal) {
-    int row = blockIdx.x;
+    extern __shared__ double weight[];
+    int t = threadIdx.x, row = blockIdx.x;
     size_t head = (size_t)blockIdx.z * heads + blockIdx.y, at = (head * seq_q + row) * head_dim;
     int seen = causal ? row + seq_k - seq_q + 1 : seq_k;
-    auto score = [&](int key) {
+    for (int key = t; key < seen; key += blockDim.x) {
         double x = 0.0;
         for (int d = 0; d < head_dim; ++d) {
             x += (double)__half2float(q[at + d]) *
                  __half2float(k[(head * seq_k + key) * head_dim + d]);
         }
-        return x / sqrt((double)head_dim);
-    };
-    double largest = -INFINITY, total = 0.0;
-    for (int key = threadIdx.x; key < seen; key += 32) largest = fmax(largest, score(key));
-    for (int step = 16; step > 0; step /= 2) {
-        largest = fmax(largest, __shfl_xor_sync(0xffffffff, largest, step));
+        weight[key] = x / sqrt((double)head_dim);
     }
-    for (int key = threadIdx.x; key < seen; key += 32) total += exp(score(key) - largest);
-    for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffff, total, step);
-    if (threadIdx.x == 0) lse[head * seq_q + row] = (float)(largest + log(total));
-    for (int c = 0; c < head_dim; c += 32) {
-        int d = c + threadIdx.x;
-        double sum = 0.0;
-        for (int key = 0; key < seen; ++key) {
-            double p = exp(score(key) - largest);
-            if (d < head_dim) sum += p * __half2float(v[(head * seq_k + key) * head_dim + d]);
-        }
-        if (d < head_dim) out[at + d] = __double2half(seen > 0 ? sum / total : 0.0);
+    __syncthreads();
+    double largest = -INFINITY, total = 0.0, sum = 0.0;
+    for (int key = 0; key < seen; ++key) largest = fmax(largest, weight[key]);
+    __syncthreads();
+    for (int key = t; key < seen; key += blockDim.x) weight[key] = exp(weight[key] - largest);
+    __syncthreads();
+    for (int key = 0; key < seen; ++key) {
+        total += weight[key];
+        if (t < head_dim) sum += weight[key] * __half2float(v[(head * seq_k + key) * head_dim + t]);
     }
+    if (t == 0) lse[head * seq_q + row] = (float)(largest + log(total));
+    if (t < head_dim) out[at + t] = __double2half(seen > 0 ? sum / total : 0.0);
 }
