@@ -16,7 +16,7 @@ import cover_honest
 import cover_paths
 import cover_report
 import cover_spaces
-from cover_spaces import SEEDS, Arrays, Space, families, spaces
+from cover_spaces import OPS, SEEDS, Arrays, Space, families, spaces
 from covering import covering, uncovered
 
 from gpulab import registry
@@ -70,6 +70,10 @@ def test_few_cases_are_enough():
             factors = space.factors(families(op, "fp16"))
             two = sorted(map(len, factors.values()))[-2:]
             assert len(covering(factors, 0)) <= 1.1 * two[0] * two[1]
+
+
+def test_no_operation_is_left_out():
+    assert {spec.op for spec in registry.specs()} == set(OPS)
 
 
 def of(op, name, fmt, backend="raw"):
