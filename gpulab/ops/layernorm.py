@@ -125,10 +125,15 @@ class LayerNorm(RowOp):
         }
 
     def scales(self, contract: RowContract, values: Values) -> dict[str, Floats]:
-        """See ``RowFormula``: what the two terms of the sum weigh."""
+        """See ``RowFormula``: what the two terms of the sum weigh, and Welford's shifted data."""
         bias = np.abs(values["bias"])
         y = self.ideal(contract, values, original=False)["y"]
         found = np.abs(np.nan_to_num(y - values["bias"])) + bias
+        if contract.name == WELFORD:  # a first element far from the others costs all of its row
+            x = values["x"]
+            shift = np.abs(x.mean(axis=1, keepdims=True) - x[:, :1])
+            deviation = np.sqrt(x.var(axis=1, keepdims=True) + self.eps_f32)
+            found = found + np.nan_to_num(np.abs(values["weight"]) * shift / deviation)
         return {"y": np.maximum(found, contract.output_row.min_normal)}
 
     def probes(self, contract: RowContract, dims: Dims, effort: Effort) -> Sequence[RowProbe]:

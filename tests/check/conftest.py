@@ -1,10 +1,21 @@
-"""Shared by the checker's tests: one seed, one cache of references."""
+"""Shared by the checker's tests: one seed, one cache of references, one process.
+
+Files of the repository are trusted and judged in the test's own process; what is tested about
+processes asks for ``isolated``.
+"""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from gpulab.check.client import Client
 from gpulab.check.judge import check
+from gpulab.check.local import LocalClient
 from gpulab.check.session import Options
 from gpulab.numerics.cache import Cache
 
@@ -13,7 +24,6 @@ SEED = 20240611
 
 @pytest.fixture(scope="session")
 def cache():
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     return Cache()
 
 
@@ -21,9 +31,9 @@ def cache():
 def judged(cache):
     """Check a file and return its result."""
 
-    def run(path, **options):
-        given = {"seed": SEED, **options}
-        return check(path, Options(**given), cache=cache)
+    def run(path, *, isolated=False, **options):
+        given = Options(**{"seed": SEED, **options})
+        return check(path, given, cache=cache, workers=Client if isolated else LocalClient)
 
     return run
 

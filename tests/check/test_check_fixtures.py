@@ -1,69 +1,92 @@
-"""Right submissions pass; each wrong one fails with the diagnosis that its folder states."""
+"""A covering sample of the fixtures; ``scripts/check_fixtures.py`` judges all of them.
 
-from pathlib import Path
+Every exercise has its solution, its starter and a right submission here, every third one in Numba
+too, and every diagnosis that a folder names has one wrong submission.
+"""
 
+import json
+from dataclasses import replace
+
+import check_fixtures
 import pytest
+from check_fixtures import SUBMISSIONS, Fixture, judge
+from conftest import SEED
 
 from gpulab import exercises
-from gpulab.check import sandbox
+from gpulab.check.session import Options
 
-ROOT = Path(__file__).resolve().parents[1] / "submissions"
-RIGHT = sorted(p for p in (ROOT / "correct").rglob("*") if p.suffix in (".cu", ".py"))
-WRONG = sorted(p for p in (ROOT / "wrong").rglob("*") if p.suffix in (".cu", ".py"))
-
-
-def name_of(path):
-    return str(path.relative_to(ROOT))
+ALL = list(check_fixtures.fixtures())
+NAMES = list(exercises.catalogue())
+SLOW = ("thread_a_row", "register_blocked", "serial")
+"""Right or wrong in one thread a row: slow to emulate, and judged by the script."""
 
 
-def confined(path):
-    if path.suffix == ".py" and sandbox.refusal() is not None:
-        pytest.skip(f"Python submissions cannot be confined here: {sandbox.refusal()}")
+def is_cheap(one):
+    return not any(word in one.name for word in SLOW)
 
 
-@pytest.mark.parametrize("path", RIGHT, ids=name_of)
-def test_an_honest_kernel_passes(path, judged):
-    confined(path)
-    result = judged(path)
-    assert result.verdict == "PASS", (result.reason, result.stages)
-    assert result.exit_code == 0
-    assert result.facts["arithmetic_gate"]["fraction"] <= 1
+def sample():
+    """Fixtures that cover exercises, languages and diagnoses."""
+    chosen = []
+    numba = [f"{name}.py" for name in NAMES[::3]]
+    for one in ALL:
+        kind, _, rest = one.name.partition("/")
+        wanted = rest.endswith(".cu") or rest in numba
+        if kind in ("solution", "starter") and wanted:
+            chosen.append(one)
+    for name in NAMES:
+        styles = [f for f in ALL if f.name.startswith(f"correct/{name}/") and is_cheap(f)]
+        chosen += styles[:1]
+    used = dict.fromkeys(NAMES, 0)
+    wrong = [f for f in ALL if f.name.startswith("wrong/") and is_cheap(f)]
+    for slug in sorted({f.slug for f in wrong}):
+        one = min((f for f in wrong if f.slug == slug), key=lambda f: used[f.exercise])
+        used[one.exercise] += 1
+        chosen.append(one)
+    return chosen
 
 
-@pytest.mark.parametrize("path", WRONG, ids=name_of)
-def test_a_wrong_kernel_fails_with_its_diagnosis(path, judged):
-    confined(path)
-    result = judged(path)
-    assert result.verdict == "FAIL"
-    assert result.exit_code != 0
-    assert result.diagnosis.slug == path.parent.name, result.diagnosis
-    assert result.diagnosis.fix or path.parent.name == "unrecognised"
-    assert result.facts["replay"].startswith(f"{result.facts['exercise']}:")
+@pytest.mark.parametrize("one", sample(), ids=lambda one: one.name)
+def test_a_fixture_gets_what_it_should(one, cache):
+    line = judge(one, Options(seed=SEED), cache, isolated=False)
+    assert line["agrees"], (line["verdict"], line["diagnosis"], line["reason"])
+    assert json.loads(json.dumps(line)) == line
 
 
-@pytest.mark.parametrize("name", list(exercises.catalogue()))
+def test_the_sample_covers_every_exercise_and_every_diagnosis():
+    chosen = sample()
+    assert {f.exercise for f in chosen} == set(NAMES)
+    every = {p.parent.name for p in (SUBMISSIONS / "wrong").rglob("*.*") if p.is_file()}
+    assert {f.slug for f in chosen if f.name.startswith("wrong/")} == every
+
+
+@pytest.mark.parametrize(
+    ("verdict", "slug"), [("PASS", ""), ("FAIL", "half-accumulator"), ("INCONCLUSIVE", "scaled")]
+)
+def test_a_fixture_that_gets_something_else_disagrees(verdict, slug, cache):
+    path = SUBMISSIONS / "wrong" / "fp16-matmul" / "scaled" / "twice.cu"
+    line = judge(Fixture("x", path, "fp16-matmul", verdict, slug), Options(seed=SEED), cache,
+                 isolated=False)  # fmt: skip
+    assert not line["agrees"]
+    assert (line["verdict"], line["diagnosis"]) == ("FAIL", "scaled")
+
+
+def test_a_right_kernel_in_a_folder_of_wrong_ones_disagrees(cache):
+    path = SUBMISSIONS / "correct" / "fp16-matmul" / "tensor_core.cu"
+    line = judge(Fixture("x", path, "fp16-matmul", "FAIL", "any"), Options(seed=SEED), cache,
+                 isolated=False)  # fmt: skip
+    assert not line["agrees"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_there_are_enough_fixtures(name):
-    assert len([p for p in WRONG if p.parent.parent.name == name]) >= 6
-    if name == "fp16-matmul":
-        assert len([p for p in RIGHT if p.parent.name == name]) >= 8
+    wrong = [f for f in ALL if f.name.startswith(f"wrong/{name}/")]
+    right = [f for f in ALL if f.name.startswith(f"correct/{name}/")]
+    assert len(wrong) >= 6
+    assert len(right) >= (8 if name == "fp16-matmul" else 0)
 
 
-@pytest.mark.parametrize("name", list(exercises.catalogue()))
-@pytest.mark.parametrize("language", ["cu", "py"])
-def test_solutions_pass_and_starters_fail_honestly(name, language, tmp_path, judged):
-    exercise = exercises.get(name)
-    for kind, wanted in (("solution", "PASS"), ("starter", "FAIL")):
-        path = tmp_path / f"{kind}.{language}"
-        path.write_text(exercise.file(kind, language).read_text())
-        confined(path)
-        result = judged(path)
-        assert result.verdict == wanted, (result.reason, result.diagnosis)
-        if kind == "starter":  # it compiles, runs and is wrong
-            assert result.exit_code == 1
-            assert result.diagnosis.slug != "unrecognised"
-
-
-@pytest.mark.parametrize("name", list(exercises.catalogue()))
+@pytest.mark.parametrize("name", NAMES)
 def test_the_power_certificate_holds(name):
     from gpulab.check.certificate import certificate
 
@@ -72,24 +95,32 @@ def test_the_power_certificate_holds(name):
     assert sum(line.status == "caught" for line in lines) >= 8
 
 
-def test_a_mutant_that_gets_through_makes_every_verdict_inconclusive(judged, monkeypatch):
-    from gpulab.numerics import power
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("gpulab.ops.matmul_judge.power.certify", "correct/fp16-matmul/tensor_core.cu"),
+        ("gpulab.ops.rows_judge.certify", "correct/log-softmax/online.cu"),
+    ],
+)
+def test_a_mutant_that_gets_through_makes_every_verdict_inconclusive(
+    target, path, monkeypatch, judged
+):
+    from gpulab.numerics.power import Certificate
 
-    real = power.certify
+    def blind(*_, **__):
+        return (Certificate("dropped_term", "passes", (), ("x",)),)
 
-    def blind(contract, evidence, standard=None, thorough=True):
-        found = real(contract, evidence, thorough=thorough)
-        return tuple(
-            power.Certificate(c.mutant, "passes", (), ("x",)) if c.mutant == "dropped_term" else c
-            for c in found
-        )
-
-    monkeypatch.setattr("gpulab.ops.matmul_judge.power.certify", blind)
-    from gpulab.check.judge import check
-    from gpulab.check.session import Options
-
-    matmul = next(p for p in RIGHT if p.parent.name == "fp16-matmul")
-    result = check(matmul, Options(seed=1))
+    monkeypatch.setattr(target, blind)
+    result = judged(SUBMISSIONS / path, seed=1)
     assert result.verdict == "INCONCLUSIVE"
     assert "dropped_term" in result.reason
     assert result.exit_code == 3
+
+
+def test_the_exercise_decides_how_often_inputs_are_read(judged, monkeypatch):
+    solution = SUBMISSIONS / "correct" / "online-softmax" / "warp_a_row.cu"
+    assert judged(solution).verdict == "PASS"
+    stricter = replace(exercises.get("online-softmax"), most_reads=1)
+    monkeypatch.setitem(exercises.catalogue(), "online-softmax", stricter)
+    result = judged(solution)
+    assert (result.verdict, result.diagnosis.slug) == ("FAIL", "too-many-passes")
