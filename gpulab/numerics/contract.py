@@ -12,6 +12,9 @@ accumulation may move an element by at most D = c S + t before the one rounding 
   truncate, so that on positive data all errors have one sign and the bound grows with K/N.
 - promotion to float32 every P terms: K becomes P in the line above, plus 4 sqrt(K/P) u. The
   fp8 mma.sync that runs through fp16 restarts from zero in each instruction: P is its K.
+- float32 by three products of tf32 (``split``): 2^-21 for what a product leaves out, the promoted
+  line above for the sum of hi hi, its first term with K -> 2 K and times 2^-10 for the sum of
+  lo hi + hi lo, and u for the addition of both.
 - int8: exact; sums wrap at 32 bits.
 
 Sources: N. Higham and T. Mary, SIAM J. Sci. Comput. 41(5), 2019 (probabilistic bounds);
@@ -30,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.formats import Format, decode, encode, get
-from gpulab.numerics import tensorcore
+from gpulab.numerics import split, tensorcore
 from gpulab.numerics.tensorcore import DotModel
 
 Capability = tuple[int, int]
@@ -85,6 +88,7 @@ class Contract:
         capability: where it runs; decides the instruction's arithmetic.
         atomics: two runs may differ in the order of sums.
         promotion: terms after which a tensor-core sum is added to a float32 sum, or None.
+        split: every float32 product is three of tf32 (``numerics.split``).
     """
 
     format: str
@@ -94,6 +98,7 @@ class Contract:
     capability: Capability = (8, 9)
     atomics: bool = False
     promotion: int | None = None
+    split: bool = False
 
     @classmethod
     def of(cls, variant: VariantLike, capability: Capability, atomics: bool = False) -> Contract:
@@ -106,6 +111,7 @@ class Contract:
             capability,
             atomics,
             getattr(variant, "promotion", None),
+            getattr(variant, "contract", "") == split.TF32_SPLIT,
         )
         return own.of_operation() if variant.lesson else own
 
@@ -156,6 +162,11 @@ class Contract:
         known = [c for c in tensorcore.CAPABILITIES if c[0] == self.capability[0]]
         lower = [c for c in known if c <= self.capability]
         return tensorcore.model(self.instruction, max(lower, default=self.capability))
+
+    @property
+    def operand_bits(self) -> int:
+        """Significand bits of an operand that products are made of."""
+        return split.HELD_BITS if self.split else self.input_row.mantissa_bits + 1
 
     @property
     def sum_bits(self) -> int:
@@ -211,10 +222,19 @@ class Contract:
         lost = 2.0 + (n + 1) * 2.0 ** (result + 1 - f)
         relative = (BLOCK_SHARE * chained / n + 1.0) * lost * 2.0 ** -(result + 1)
         how = f"({BLOCK_SHARE:g} {chained}/{n} + 1) {lost:g} 2^-{result + 1}"
+        u = get("fp32").unit_roundoff
         if promotion is not None and k > promotion:
-            u = get("fp32").unit_roundoff
             relative += RANDOM_WALK * math.sqrt(k / promotion) * u
-            how = f"({how} + {RANDOM_WALK:g} sqrt({k}/{promotion}) {_power(u)})"
+            how = f"{how} + {RANDOM_WALK:g} sqrt({k}/{promotion}) {_power(u)}"
+            how = how if self.split else f"({how})"
+        if self.split:
+            share = 2 * split.LOW_SHARE
+            chain = (BLOCK_SHARE * 2 * k / n + 1.0) * lost * 2.0 ** -(result + 1)
+            relative += split.PRODUCT_LOSS + chain * share + u
+            how = (
+                f"({_power(split.PRODUCT_LOSS)} + {how} + {_power(share)} "
+                f"({BLOCK_SHARE:g} {2 * k}/{n} + 1) {lost:g} 2^-{result + 1} + {_power(u)})"
+            )
         smallest = get("fp16" if model.d_type == "f16" else "fp32").min_subnormal
         tiny = k * smallest
         text = f"D = {how} S + {k} {_power(smallest)} = {relative:.4g} S + {tiny:.3g}"

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.formats import get
+from gpulab.numerics import split
 from gpulab.numerics.contract import Contract
 from gpulab.numerics.reference import Block
 from gpulab.numerics.rounding import next_lower, through, to_significand
@@ -166,6 +167,18 @@ def _tf32_inputs(contract: Contract, block: Block) -> Floats:
     return to_significand(block.a, bits, True) @ to_significand(block.b, bits, True)
 
 
+def _without_low(a: bool) -> Callable[[Contract, Block], Floats]:
+    """Everything but the product of one operand's low part and the other's high part."""
+
+    def compute(contract: Contract, block: Block) -> Floats:
+        (high_a, low_a), (high_b, low_b) = split.split(block.a), split.split(block.b)
+        left, right = (low_a, high_b) if a else (high_a, low_b)
+        missing = left.astype(np.float64) @ right.astype(np.float64)
+        return block.r1 - missing / split.LOW_SCALE
+
+    return compute
+
+
 def _integers_are_exact(contract: Contract, block: Block) -> str | None:
     return "integer sums have no such rounding" if contract.exact else None
 
@@ -237,6 +250,19 @@ STANDARD = (
     Mutant("tf32_inputs", "fp32 inputs cut to tf32", _out(_tf32_inputs), _reads_fp32, True),
 )
 """Mutants that compute values; unwritten rows and columns are tried on the structure checks."""
+
+SPLIT = tuple(
+    Mutant(
+        f"low_{name}_dropped",
+        f"the product of {name}'s low part is missing",
+        _out(_without_low(name == "a")),
+        _always,
+        True,
+    )
+    for name in ("a", "b")
+)
+"""Beside them where a contract declares split products. A kernel that multiplies once is
+``lower_inputs``."""
 
 
 def is_right(contract: Contract, block: Block, values: Floats) -> bool:

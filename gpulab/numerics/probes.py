@@ -64,7 +64,9 @@ def choose(contract: Contract, k: int) -> Integers:
     """The widest odd integers that keep sums of ``k`` terms exact in the declared accumulator.
 
     fp32 operands get one more bit than the next lower format holds (they show a multiplier that
-    reads tf32) against narrow partners; other formats get equal widths.
+    reads tf32) against narrow partners; other formats get equal widths. Where a product is split,
+    the partner is one that tf32 holds, so that nothing is left out, and the high part of the wide
+    one may be a unit larger than it is.
     """
     row = contract.input_row
     significand = row.mantissa_bits + 1
@@ -73,10 +75,13 @@ def choose(contract: Contract, k: int) -> Integers:
         return Integers(row.mantissa_bits, row.mantissa_bits, 1)
     if row.bits == 32:
         wide = next_lower(row).mantissa_bits + 2
+        largest, widest = (1 << wide) - 1, wide
+        if contract.split:
+            largest, widest = 1 << wide, wide - 1
         narrow = 1
-        while narrow < wide and k * ((1 << wide) - 1) * ((2 << narrow) - 1) <= limit:
+        while narrow < widest and k * largest * ((2 << narrow) - 1) <= limit:
             narrow += 1
-        return Integers(wide, narrow, _stride(k * ((1 << wide) - 1) * ((1 << narrow) - 1), limit))
+        return Integers(wide, narrow, _stride(k * largest * ((1 << narrow) - 1), limit))
     width = significand
     while width > 1 and k * ((1 << width) - 1) ** 2 > limit:
         width -= 1
@@ -162,7 +167,7 @@ def one_hot(contract: Contract, m: int, n: int, k: int, *, seed: int) -> Probe:
     picked = np.resize(rng.permutation(k), m)
     a = np.zeros((m, k))
     a[np.arange(m), picked] = 1.0
-    width = min(contract.input_row.mantissa_bits + 1, contract.sum_bits)
+    width = min(contract.operand_bits, contract.sum_bits)
     if contract.input_row.is_integer:
         width = contract.input_row.mantissa_bits
     b = _odd_of_width(rng, (k, n), width) * rng.choice([-1.0, 1.0], (k, n))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.formats import Format, get
-from gpulab.numerics import tensorcore
+from gpulab.numerics import split, tensorcore
 from gpulab.numerics.contract import Contract
 from gpulab.numerics.reference import Block
 from gpulab.numerics.tensorcore import DotModel
@@ -144,6 +144,8 @@ def tensor_core(contract: Contract, model: DotModel, block: Block, step: int = 1
         a = np.pad(a, ((0, 0), (0, missing)))
         b = np.pad(b, ((0, missing), (0, 0)))
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    if contract.split:
+        return split.sums(model, a, b)
     kind = np.dtype(np.float16 if model.d_type == "f16" else np.float32)
     zero = np.zeros((a.shape[0], b.shape[1]), f"u{kind.itemsize}")
     if contract.promotion is None:

@@ -96,7 +96,8 @@ class Data:
     @property
     def _arithmetic(self) -> tuple[Hashable, ...]:
         c = self.contract
-        return (c.format, c.accumulator, c.output, c.instruction, c.capability, c.promotion)
+        sums = c.instruction, c.capability, c.promotion, c.split
+        return (c.format, c.accumulator, c.output, *sums)
 
     def family(self, family: str | Family) -> FamilyData:
         """Inputs and references of a family in the contract's format."""
@@ -174,7 +175,7 @@ class Data:
             ref = reference.reference(fmt, a, b, seed=self.seed, magnitudes=not probe.finite)
             return ProbeData(probe, ref, reference.block(fmt, a, b, seed=self.seed))
 
-        key = (make.__name__, *how.items(), fmt, self.contract.sum_bits)
+        key = (make.__name__, *how.items(), fmt, self.contract.sum_bits, self.contract.split)
         return self.cached("probe", *key, make=build)
 
     def probes(self, effort: str) -> list[ProbeData]:

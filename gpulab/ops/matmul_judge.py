@@ -53,6 +53,7 @@ class Case:
     ) -> None:
         self.contract, self.data, self.runner = contract, data, run
         self.families = [get_family(f) for f in families]
+        self.mutants = (*self.standard, *(mutants.SPLIT if contract.split else ()))
         self.effort, self.rests_on = effort, rests_on
         self.structure: list[Reason] = []
         self.notes: list[str] = []
@@ -173,7 +174,7 @@ class Case:
         """Note the mutants whose bits on the probe are (nearly) the kernel's."""
         block = one.block
         mine = values[np.ix_(block.rows, block.cols)]
-        for mutant in self.standard:
+        for mutant in self.mutants:
             if mutant.refused(self.contract, block) is None:
                 share = float(np.mean(mine == mutant.compute(self.contract, block)))
                 if share >= _LOOKS_LIKE:
@@ -192,7 +193,7 @@ class Case:
                     name = one.probe.name
                     evidence.append(power.probe_evidence(name, self.contract, one.block))
             thorough = self.effort == "full"
-            return power.certify(self.contract, evidence, self.standard, thorough)
+            return power.certify(self.contract, evidence, self.mutants, thorough)
 
         key = (self.contract, tuple(self.families), self.effort, self.rests_on)
         return self.data.cached("power", *key, make=make)

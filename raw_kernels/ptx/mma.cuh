@@ -13,7 +13,7 @@
 //
 // A tf32 operand is a float32 register whose low 13 bits the instruction ignores: it truncates. The
 // lab's tf32 storage has those bits zero already (rounded by the encoder), so no cvt.rna.tf32 is
-// needed here.
+// needed there; round_to_tf32 is for float32 values on their way to a tf32 operand.
 //
 // Source: PTX ISA, "Matrix multiply-accumulate instructions: mma", "Warp-level matrix load:
 // ldmatrix".
@@ -41,6 +41,12 @@ struct s8 {
     using Storage = signed char;
 };
 
+// The nearest tf32 value, of two the one further from zero: what cvt.rna.tf32 gives for a number, in
+// two instructions instead of four. It overflows to infinity; NaN may become zero.
+inline unsigned round_to_tf32(float value) {
+    return (__float_as_uint(value) + 0x1000) & 0xffffe000;
+}
+
 // ---- mma.sync -----------------------------------------------------------------------------------
 
 // One statement: float (or int) accumulator in four registers, four words of A, two of B.
@@ -60,6 +66,15 @@ GPULAB_MMA_WORDS4(mma_m16n8k32_e4m3, "m16n8k32", "e4m3", "f32", float, "f")  // 
 GPULAB_MMA_WORDS4(mma_m16n8k32_e5m2, "m16n8k32", "e5m2", "f32", float, "f")  // from sm_89
 GPULAB_MMA_WORDS4(mma_m16n8k32_s8, "m16n8k32", "s8", "s32", int, "r")        // from sm_80
 #undef GPULAB_MMA_WORDS4
+
+// D = A B: a sum that starts from zero. From sm_80.
+void mma_m16n8k8_tf32_from_zero(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.0f));
+}
 
 // Half accumulator: D is two registers of two halves (rows g and g + 8). From sm_80.
 void mma_m16n8k16_f16_acc_f16(unsigned (&d)[2], const unsigned (&a)[4], const unsigned (&b)[2]) {

@@ -58,6 +58,11 @@ class Tile:
         """Dynamic shared memory a block."""
         return self.stages * (self.block_m + self.block_n) * self.slab_bytes
 
+    def plan(self, dims: Dims) -> LaunchPlan:
+        """One block a tile of C, in one row of blocks: the kernel maps them to tiles itself."""
+        tiles = -(-dims["m"] // self.block_m) * -(-dims["n"] // self.block_n)
+        return LaunchPlan((tiles, 1, 1), (self.threads, 1, 1), self.shared_bytes)
+
     @property
     def cpp(self) -> str:
         """The C++ type."""
@@ -182,10 +187,8 @@ def build(variant: Variant, capability: Capability, dims: Dims) -> RawBuild:
 
 
 def plan(variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
-    """One block a tile of C, in one row of blocks: the kernel maps them to tiles itself."""
-    t = tile(variant, capability)
-    tiles = -(-dims["m"] // t.block_m) * -(-dims["n"] // t.block_n)
-    return LaunchPlan((tiles, 1, 1), (t.threads, 1, 1), t.shared_bytes)
+    """A block a tile of C."""
+    return tile(variant, capability).plan(dims)
 
 
 def supports(variant: Variant, capability: Capability, dims: Dims) -> str | None:
