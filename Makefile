@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 RUN     = $(BIN)/python -m gpulab
 
-.PHONY: help run test test-gpu lint format bench check wheel docs clean
+.PHONY: help run test test-gpu test-whole lint format bench check wheel docs clean
 
 help:            ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -18,6 +18,9 @@ test: $(VENV)/.dev  ## everything CI runs: lint, types, tests
 
 test-gpu: $(VENV)/.dev  ## the tests that need a card
 	@$(BIN)/python -m pytest tests/gpu $(ARGS)
+
+test-whole: $(VENV)/.dev  ## all of what `make test` samples, such as every digest of the card
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m whole $(ARGS)
 
 lint: $(VENV)/.dev  ## ruff and mypy --strict
 	@$(BIN)/ruff check .
