@@ -93,7 +93,7 @@ def test_the_usual_comparison_passes_lessons_that_the_gates_fail():
         ("mask_zero", dims()),
         ("minus_1e9_half", dims(causal=1)),
         ("causal_off_by_one", dims()),
-        ("no_rescale", dims(seq_k=33)),
+        ("no_rescale", dims(seq_k=32)),
         ("tail_unmasked", dims(seq_k=64)),
     ],
 )
@@ -101,9 +101,29 @@ def test_a_lesson_that_cannot_show_says_so(name, d):
     assert case(name, "fp16").refusal((8, 9), "emulated", d)
 
 
+def test_a_lesson_shows_as_soon_as_it_can():
+    """One query or one key further than where it is refused."""
+    for name, d in (
+        ("mask_zero", dims(heads=1, seq_q=1, seq_k=128, head_dim=16, window=1)),
+        ("no_rescale", dims(heads=1, seq_q=1, seq_k=129, head_dim=16, window=2)),
+        ("minus_1e9_half", dims(heads=1, seq_q=16, seq_k=1, head_dim=16, causal=1)),
+    ):
+        found = runs.judge(case(name, "fp16"), d)
+        assert found.verdict == "FAIL", name
+        assert not found.structure, name
+
+
 def test_lessons_that_cannot_show_are_right_there():
     """The refusals are not a way out: where a mistake is said not to show, the kernel is right."""
-    for name, d in (("mask_zero", dims(seq_q=5)), ("tail_unmasked", dims(seq_q=5, seq_k=64))):
+    alone = dims(heads=1, seq_q=1, seq_k=129, head_dim=16, window=1)
+    for name, d in (
+        ("mask_zero", dims(seq_q=5)),
+        ("tail_unmasked", dims(seq_q=5, seq_k=64)),
+        ("mask_zero", alone),  # its only tile holds the one key that it sees
+        ("no_rescale", alone),
+        ("minus_1e9_half", dims(heads=1, seq_q=17, seq_k=1, causal=1)),  # 16 visit no tile
+    ):
+        assert case(name, "fp16").refusal((8, 9), "emulated", d)
         honest, wrong = case("simt", "fp16"), case(name, "fp16")
         inputs = ATTENTION.stored_inputs(honest.variant, d, "normal", 0)
         right = KernelRunner(honest, runs.device((8, 9)), d)(inputs).outputs

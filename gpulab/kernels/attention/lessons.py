@@ -10,8 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpulab.kernels.attention import simt
 from gpulab.kernels.attention.problem import params
+from gpulab.ops.attention_families import HIDDEN_EVERY
 from gpulab.registry import (
     Capability,
     Dims,
@@ -22,6 +26,7 @@ from gpulab.registry import (
 )
 
 Refusal = Callable[[Dims], str | None]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -45,20 +50,74 @@ class Lesson:
     hidden: Refusal = lambda dims: None
 
 
+@dataclass(frozen=True)
+class Walk:
+    """Which keys each query sees, and which its block of queries visits, a tile at a time.
+
+    Args:
+        first: of the keys that causality and window leave to each query (seq_q,).
+        last: behind the last one; none are left where ``last <= first``.
+        begin: first key of the first tile that the query's block visits.
+        end: behind the last key that it visits; nothing is visited where ``end <= begin``.
+    """
+
+    first: Ints
+    last: Ints
+    begin: Ints
+    end: Ints
+
+    @classmethod
+    def of(cls, dims: Dims) -> Walk:
+        """As attention/shape.cuh and attention/simt.cuh have it."""
+        seq_q, seq_k, window = dims["seq_q"], dims["seq_k"], dims["window"]
+        query = np.arange(seq_q)
+        position = query + seq_k - seq_q
+        first, last = np.zeros(seq_q, np.int64), np.full(seq_q, seq_k)
+        if window:
+            first = np.maximum(0, position - window + 1)
+            last = np.minimum(seq_k, position + window)
+        if dims["causal"]:
+            last = np.minimum(last, position + 1)
+        head = query // simt.ROWS * simt.ROWS
+        begin = first[head] // simt.KEYS * simt.KEYS
+        end = last[np.minimum(head + simt.ROWS, seq_q) - 1]
+        tiles = -(-np.maximum(0, end - begin) // simt.KEYS)
+        return cls(first, last, begin, np.minimum(seq_k, begin + tiles * simt.KEYS))
+
+    def seen(self, begin: Ints, end: Ints) -> Ints:
+        """How many of the keys from ``begin`` to before ``end`` each query sees."""
+        count: Ints = np.maximum(0, np.minimum(self.last, end) - np.maximum(self.first, begin))
+        return count
+
+    @property
+    def emptied(self) -> bool:
+        """Whether the lab's masks hide every key of a query that visits some."""
+        hidden = slice(HIDDEN_EVERY - 4, None, HIDDEN_EVERY)
+        return bool((self.end > self.begin)[hidden].any())
+
+
+ENOUGH_MASKED = 64
+"""Keys of which random masks hide one for certain: 0.7^64 < 2^-32."""
+ENOUGH_LEFT = 8
+"""Keys of which random masks leave one: 0.3^8 < 2^-13."""
+
+
 def hides_something(dims: Dims) -> str | None:
-    """Whether any key is hidden from any query."""
-    if dims["mask_planes"] or (dims["causal"] and dims["seq_q"] > 1):
+    """Whether a key of a visited tile is hidden from a query."""
+    walk = Walk.of(dims)
+    seen, visited = walk.seen(walk.begin, walk.end), np.maximum(0, walk.end - walk.begin)
+    if (seen < visited).any():
         return None
-    if 0 < dims["window"] < max(dims["seq_q"], dims["seq_k"]):
+    if dims["mask_planes"] and (walk.emptied or seen.sum() >= ENOUGH_MASKED):
         return None
-    return "no key is hidden at these dims (try --causal)"
+    return "no key that is visited is hidden at these dims (try --causal)"
 
 
 def hides_everything(dims: Dims) -> str | None:
-    """Whether a query sees no key of its first tile."""
-    if dims["mask_planes"] and dims["seq_q"] > 3:
-        return None
-    if dims["causal"] and dims["seq_q"] > dims["seq_k"]:
+    """Whether a query sees no key of the first tile that it visits."""
+    walk = Walk.of(dims)
+    none = walk.seen(walk.begin, walk.begin + simt.KEYS) == 0
+    if (none & (walk.end > walk.begin)).any() or (dims["mask_planes"] and walk.emptied):
         return None
     return "every query sees a key at these dims (try --mask, or --causal with --seq-q > --seq-k)"
 
@@ -69,7 +128,14 @@ def _causal(dims: Dims) -> str | None:
 
 
 def _tiles(dims: Dims) -> str | None:
-    return None if dims["seq_k"] >= 2 * simt.KEYS else f"needs two tiles of {simt.KEYS} keys"
+    """Whether a query sees keys of two tiles."""
+    walk, few = Walk.of(dims), ENOUGH_LEFT if dims["mask_planes"] else 1
+    for border in range(simt.KEYS, dims["seq_k"], simt.KEYS):
+        before = walk.seen(walk.begin, np.full_like(walk.begin, border))
+        behind = walk.seen(np.full_like(walk.begin, border), walk.end)
+        if ((before >= few) & (behind >= few)).any():
+            return None
+    return f"no query sees keys of two tiles of {simt.KEYS}"
 
 
 def _tail(dims: Dims) -> str | None:
