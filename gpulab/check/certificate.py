@@ -6,7 +6,7 @@ result stands in for the kernel, so that the certificate is about the exercise a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,15 @@ class Line:
     def to_json(self) -> dict[str, str]:
         """For records."""
         return {"mutant": self.mutant, "status": self.status, "text": self.text}
+
+
+_SHOWN = 3
+
+
+def _shown(parts: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    more = len(parts) - _SHOWN
+    return ", ".join(parts[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,7 @@ def certificate(exercise: Exercise, seed: int, capability: Capability = (8, 9)) 
         )  # fmt: skip
         for one in judged.power:
             if one.status == "caught":
-                caught.setdefault(one.mutant, []).append(f"{dims}: {', '.join(one.caught_by)}")
+                caught.setdefault(one.mutant, []).append(f"{dims}: {_shown(one.caught_by)}")
             elif one.status == "passes":
                 missed.setdefault(one.mutant, []).append(dims)
             else:
