@@ -13,6 +13,7 @@ from rich.table import Table
 
 from gpulab.bench import ceilings
 from gpulab.lab.render import case_name, number
+from gpulab.numerics.split import PRODUCTS, TF32_SPLIT
 from gpulab.runtime.cuda_clock import clock_of
 from gpulab.runtime.device import Device
 
@@ -36,7 +37,7 @@ class Roofline:
 
     def over(self, records: Sequence[Record]) -> list[Record]:
         """``with_fractions`` of the records; ceilings that are missing are measured first."""
-        timed = {str(r["format"]) for r in records if r.get("time_ms")}
+        timed = {_multiplied(r) for r in records if r.get("time_ms")}
         if timed:
             needed = (timed | {"fp32", "bytes"}) - {str(c["format"]) for c in self.ceilings}
             self.ceilings += ceilings.measure(
@@ -90,10 +91,22 @@ def _rate(record: Record, measured: Collection[Record]) -> Record | None:
         family, fmt = _CUDA_CORES, "fp32"  # operands of any format are multiplied as float32
     else:
         family = next((f for f in _FAMILIES if instruction.startswith(f)), "")
-        fmt = record["format"]
+        fmt = _multiplied(record)
     wanted = (family, fmt, record["accumulator"])
     found = (c for c in measured if (c["kernel"], c["format"], c["accumulator"]) == wanted)
-    return next(found, None)
+    rate = next(found, None)
+    if rate is None or not _split(record):
+        return rate
+    return {**rate, "tflops": rate["tflops"] / PRODUCTS, "format": f"{fmt} / {PRODUCTS}"}
+
+
+def _split(record: Record) -> bool:
+    return record.get("contract") == TF32_SPLIT
+
+
+def _multiplied(record: Record) -> str:
+    """The format that is multiplied."""
+    return "tf32" if _split(record) else str(record["format"])
 
 
 def table(records: Sequence[Record]) -> Table:

@@ -24,6 +24,8 @@ _BF16_BY_INTEGERS = {"add": ("s32", "u32"), "selp": ("b16",)}
 """Rounding to bf16 where no instruction does it: half an ulp less one, 0x7fff, is added to the bits
 of the float32; or the upper half is taken, NaN as 0x7fff, and one added where it rounds up."""
 _7FFF = 0x7FFF
+_TF32_BITS = 0xFFFFE000
+"""What is left of a float32 that is made one of tf32 by integers: all but the low 13 bits."""
 _NEAR = 1e-4
 _FLOAT_BASES = frozenset(("add", "sub", "mul", "fma", "mad", "div", "rcp", "sqrt", "rsqrt"))
 _MATRIX = re.compile(r"(?:mma\.sync|wgmma\.mma_async)")
@@ -75,6 +77,10 @@ def rounds_to(instr: Instr) -> str | None:
     )
     if by_integers and any(isinstance(o, Imm) and o.bits == _7FFF for o in instr.operands):
         return "bf16"
+    if instr.base == "and" and any(
+        isinstance(o, Imm) and o.bits & 0xFFFFFFFF == _TF32_BITS for o in instr.operands
+    ):
+        return "tf32"
     if instr.base in ("add", "sub", "mul") and is_float(instr):
         # Of two narrow numbers: as if taken in float32, then rounded, since 24 >= 2 * 11 + 2 bits.
         narrow = result_format(instr)

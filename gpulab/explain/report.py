@@ -21,6 +21,7 @@ from gpulab.explain.risks import Risk
 from gpulab.explain.steps import Steps
 from gpulab.explain.traffic import Traffic
 from gpulab.numerics.contract import Contract
+from gpulab.numerics.split import TF32_SPLIT
 from gpulab.ops import formulas
 from gpulab.ops.attention_contract import AttentionContract
 from gpulab.ops.formulas import Line
@@ -168,7 +169,9 @@ def analyse(case: Case, capability: Capability, lines: Sequence[Line]) -> Analys
     code = resources.compiled(case, capability, formulas.sizes(spec.op).small)
     steps = Steps(Flow.of(code, params), chains(code))
     found = declared.claims(case, capability, lines, steps, params)
-    table = risks.table(steps.shown, found, variant.format, variant.promotion)
+    # Of a split product the large sum is promoted; the one that tensor cores keep is the small one.
+    promotion = None if variant.contract == TF32_SPLIT else variant.promotion
+    table = risks.table(steps.shown, found, variant.format, promotion)
     return Analysis(found, table)
 
 

@@ -8,10 +8,11 @@ Of a b = (hi + lo)(hi + lo) the product lo lo is left out. Together
 
     2^-23 |a b| + 2^-23 |a b| + 2^-22 |a b| = 2^-21 |a b|.
 
-lo is kept times 2^13: the last bit of float32, 2^-149, is then tf32's, 2^-136, and nothing is lost
-below. Sums: hi hi of the terms of one instruction from zero, each added to a float32 sum;
-lo hi + hi lo in a sum of the tensor core's own, of 2 K terms which are 2^-10 of S at most; the last
-addition rounds.
+lo is kept times 2^13: the last bit of float32, 2^-149, is then tf32's, 2^-136, so that all of this
+holds down to 2^-126; of a subnormal the one ulp may be more than 2^-23 |x|.
+
+Sums: hi hi of the terms of one instruction from zero, each added to a float32 sum; lo hi + hi lo in
+a sum of the tensor core's own, of 2 K terms which are 2^-10 of S at most; the last addition rounds.
 
 Source: H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while
 surpassing the FP32 theoretical peak performance", IJHPCA 36(4), 2022.
@@ -30,6 +31,8 @@ from gpulab.numerics.tensorcore import DotModel
 
 TF32_SPLIT = "3xtf32"
 """Name of the rounding contract of a row whose products are made so."""
+PRODUCTS = 3
+"""Of tf32, that stand for one of float32."""
 
 _DROPPED = get("fp32").mantissa_bits - get("tf32").mantissa_bits
 """Bits that tf32 has not: 13."""

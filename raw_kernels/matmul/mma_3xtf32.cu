@@ -4,15 +4,16 @@
 // The idea: a float32 value is a tf32 high part, hi = x rounded to nearest, and a tf32 low part,
 // lo = x - hi, and a b = hi hi + (lo hi + hi lo) up to 2^-21 |a b|; lo lo is left out. Three
 // products of the tensor cores stand for one. x - hi is at most 2^12 of x's ulps and needs no
-// rounding: to 11 bits it loses at most one ulp either way, so the instruction may cut it. Values are split in registers, behind shared memory:
-// the traffic is that of any float32 kernel (mma_loop.cuh).
+// rounding: to 11 bits it loses at most one ulp either way, so the instruction may cut it. Values
+// are split in registers, behind shared memory: the traffic is that of any float32 kernel
+// (mma_loop.cuh).
 //
 // Two things keep the sum as good as the products. Tensor cores cut what they add, always toward
 // zero, and a long sum of theirs loses far more than roundings would: hi hi of every eight terms is
 // a sum from zero, added to a float32 sum by the CUDA cores, which round. And lo is kept 2^13 times
 // larger in a sum of its own: tf32 ends at 2^-136, so that the low part of a small number would be
-// lost otherwise; with the factor every bit of float32, down to 2^-149, is above that. The sum of
-// lo hi + hi lo is 2^-10 of the other at most and may stay in the tensor cores' hands to the end.
+// lost otherwise; with the factor its last bit is float32's, 2^-149. The sum of lo hi + hi lo is
+// 2^-10 of the other at most and may stay in the tensor cores' hands to the end.
 //
 // A value that is not finite, or so large that a part overflows (from 2^126 on), leaves Inf or NaN
 // in every result it goes into, since x - hi of Inf and NaN is NaN; so does a result near float32's
@@ -70,11 +71,12 @@ struct SplitSums {
             a.split(read.a[i]);
             reader.read_a(read, i, stage, next);
 #pragma unroll
-            for (int j = 0; j < T::kNTiles; ++j)
-                ptx::mma_m16n8k8_tf32(cross[i][j], a.low, b[j].high);
-#pragma unroll
-            for (int j = 0; j < T::kNTiles; ++j)
-                ptx::mma_m16n8k8_tf32(cross[i][j], a.high, b[j].low);
+            for (int n = 0; n < 2 * T::kNTiles; ++n) {  // all lo hi, then all hi lo: none waits
+                const int j = n % T::kNTiles;
+                const bool left = n < T::kNTiles;
+                ptx::mma_m16n8k8_tf32(cross[i][j], left ? a.low : a.high,
+                                      left ? b[j].high : b[j].low);
+            }
 #pragma unroll
             for (int j = 0; j < T::kNTiles; ++j) {
                 float part[4];

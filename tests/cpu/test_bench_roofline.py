@@ -23,6 +23,7 @@ def ceiling(kernel, fmt, rate, accumulator="fp32", verdict="PASS"):
 
 
 MEASURED = [
+    ceiling("mma.sync", "tf32", 300.0),
     ceiling("mma.sync", "bf16", 600.0),
     ceiling("mma.sync", "fp16", 640.0),
     ceiling("mma.sync", "fp16", 650.0, accumulator="fp16"),
@@ -67,6 +68,15 @@ def test_memory_binds_where_its_share_is_larger():
         ({"backend": "library"}, "wgmma bf16", 800.0),
         ({"instruction": None, "fmt": "fp32", "backend": "library"}, "fma fp32", 60.0),
         ({"instruction": None, "fmt": "fp16"}, "fma fp32", 60.0),
+        (
+            {
+                "instruction": "mma.sync.m16n8k8.f32.tf32.tf32.f32",
+                "fmt": "fp32",
+                "contract": "3xtf32",
+            },
+            "mma.sync tf32 / 3",
+            100.0,
+        ),
         (
             {
                 "instruction": "mma.sync.m16n8k16.f16.f16.f16.f16",

@@ -141,6 +141,7 @@ HONEST = {
     ("crossentropy", "online", "raw", "bf16"): {"exponentials"},
     ("attention", "mma", "raw", "fp16"): {"products", "exponentials", "weighted by exponentials"},
     ("matmul", "simt", "numba", "fp32"): {"products"},
+    ("matmul", "mma_3xtf32", "raw", "fp32"): {"products", "values"},
     ("softmax", "online", "numba", "fp16"): {"exponentials"},
 }
 """Row -> what it sums."""
@@ -229,6 +230,16 @@ def test_a_sum_in_double_precision_shows(tmp_path):
     build = registry.RawBuild(str(tmp_path / "double.cu"), "k")
     found = analysed(Case(replace(case.spec, build=lambda v, c, d: build), case.variant))
     assert disagreeing(found) >= {"running sums kept in", "computed in"}
+
+
+def test_the_split_of_a_float32_product_is_read_from_its_instructions():
+    case = row("matmul", "mma_3xtf32", "fp32")
+    found = analysed(case)
+    (reused,) = (c for c in found.claims if c.what == "rounded and used again")
+    assert (reused.declared, reused.compiled) == ("1 in a row, to tf32",) * 2
+    kept = {r.mitigation for r in found.risks if r.step == "sum of products"}
+    assert kept == {"a float32 accumulator", "kept in float32"}  # the small parts'; sum_again's
+    assert "tf32" not in {r.format for r in analysed(row("matmul", "blocked", "fp32")).risks}
 
 
 @pytest.mark.parametrize(

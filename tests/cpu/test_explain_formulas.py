@@ -128,6 +128,15 @@ def test_the_matmul_formula_is_a_product(accumulator):
     assert lines[0].format == accumulator
 
 
+def test_the_split_formula_leaves_out_the_product_of_the_low_parts():
+    variant = Variant("fp32", "fp32", "fp32", (8, 0), contract="3xtf32", promotion=8)
+    variant = replace(variant, instructions=(((8, 0), "mma.sync.m16n8k8.f32.tf32.tf32.f32"),))
+    x = np.array([[1 + 2.0**-12]])  # 2^-12 is below tf32's last bit
+    got = formulas.evaluate(formulas.of("matmul", variant, (8, 9)), {"a": x, "b": x})
+    assert (got["a_hi"], got["b_lo"]) == (1.0, 2.0**-12)
+    assert got["s"] + got["t"] == (1 + 2.0**-12) ** 2 - 2.0**-24
+
+
 def test_an_operation_without_a_formula_is_named():
     with pytest.raises(UsageError, match="conv has no formula"):
         formulas.of("conv", Variant("fp16", "fp32", "fp16"), (8, 9))
