@@ -15,7 +15,7 @@ from gpulab.numerics import split, tensorcore
 from gpulab.numerics.cache import Cache
 from gpulab.ops.matmul import MATMUL
 from gpulab.registry import RawBuild
-from gpulab.runtime import sources
+from gpulab.runtime import assembly, sources
 from gpulab.runtime.emulated import EmulatedDevice
 
 CASE = next(registry.cases("matmul", kernel="mma_3xtf32"))
@@ -99,6 +99,15 @@ def test_small_numbers_keep_their_low_part():
     r1 = a.astype("f8") @ b.astype("f8")
     # Two tf32 parts without the factor 2^13 keep 2^-137 of 2^-127: an error of 2^-11 and more.
     assert np.abs(run(a, b) / r1 - 1).max() < 2.0**-20
+
+
+def test_three_products_of_the_declared_instruction_stand_for_one():
+    tile = mma_3xtf32.tile(AMPERE)
+    build = mma_3xtf32.build(CASE.variant, AMPERE, SMALL)
+    text = assembly.prepare(build, CASE.spec.params(CASE.variant), AMPERE).ptx
+    spelled = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+    fragments = (tile.warp_m // 16) * (tile.warp_n // 8) * (tile.slab_bytes // 32)
+    assert text.count(spelled) == text.count("mma.sync") == split.PRODUCTS * fragments
 
 
 def test_below_8_0_it_is_refused():

@@ -38,7 +38,8 @@ VARIANT = Variant(
     contract=TF32_SPLIT,
     promotion=TERMS,
     note="operands are split into two tf32 parts; three of the four products are taken, "
-    "within 2^-21 of the exact one; every eight terms are added to a float32 sum",
+    "within 2^-21 of the exact one (a subnormal operand: its last bit); every eight terms are "
+    "added to a float32 sum",
 )
 
 
