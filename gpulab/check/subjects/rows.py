@@ -178,7 +178,7 @@ class Rows(Subject):
         for text, over in _parts(cols):
             computed = self.partial(self.op, contract, values, over)
             found = [self.op.finished(contract, values, c).get(e.expected.name) for c in computed]
-            if any(one is not None and e.near(one) >= EXPLAINED for one in found):
+            if any(one is not None and self._looks_like(values, e, one) for one in found):
                 return Diagnosis(
                     "dropped-terms",
                     f"the sums of a row see {text}",
@@ -186,6 +186,10 @@ class Rows(Subject):
                     "threads and all warps meet",
                 )
         return None
+
+    def _looks_like(self, values: Values, e: Evidence, candidate: Floats) -> bool:
+        same = rows_arithmetic.same_rows(values, e, candidate, self.view)
+        return same or e.near(candidate) >= EXPLAINED
 
     def _narrow(self, e: Evidence) -> Diagnosis | None:
         contract, values = self._values(e)

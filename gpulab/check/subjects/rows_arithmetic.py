@@ -25,6 +25,8 @@ _CLEAR = 2.0
 """Times what the rounding of results leaves of a row's error, from which it is seen."""
 _ROUNDING = 0.5
 """Relative error of a row from which it is no rounding of a sum."""
+_CLOSE = 0.1
+"""Relative difference of two errors of a row that are called the same."""
 _PARALLEL = 0.01
 """Share of the error of one running sum that sums of many threads still make."""
 _FIT = 0.2
@@ -44,11 +46,25 @@ def row_errors(values: Values, got: Floats, right: Floats, view: View) -> Floats
     """(rows,): what all results of a row have in common of their error; relative for a factor."""
     with np.errstate(all="ignore"):
         if view == "shift":
-            return np.asarray(np.nanmean(np.where(np.isfinite(right), got - right, np.nan), axis=1))
+            error = got - right
+            use = np.isfinite(error)
+            return np.asarray(np.where(use, error, 0.0).sum(axis=1) / use.sum(axis=1))
         got, right = _plain(values, got), _plain(values, right)
         use = np.isfinite(got) & np.isfinite(right)
         got, right = np.where(use, got, 0.0), np.where(use, right, 0.0)
         return np.asarray((got * right).sum(axis=1) / (right * right).sum(axis=1) - 1.0)
+
+
+def same_rows(values: Values, e: Evidence, candidate: Floats, view: View) -> bool:
+    """Whether rows err together as a candidate's do, also where no single element tells them."""
+    mine = row_errors(values, e.got, e.right, view)
+    theirs = row_errors(values, as_rows(candidate), e.right, view)
+    floor = rms(row_errors(values, e.expected.ideal.reshape(e.got.shape), e.right, view))
+    wrong = e.bad.any(axis=1)
+    with np.errstate(invalid="ignore"):
+        clear = wrong & (np.abs(theirs) * _CLOSE > floor)
+        close = np.abs(mine - theirs) <= _CLOSE * np.abs(theirs)
+    return bool(2 * clear.sum() >= wrong.sum() and close[clear].mean() >= EXPLAINED)
 
 
 def narrow(
