@@ -80,9 +80,7 @@ class Op(Protocol):
     def host_bytes(self, dims: Dims) -> int:
         """Memory a judge needs on the host, about."""
 
-    def make_inputs(
-        self, dims: Dims, family: Any, fmt: str, seed: int
-    ) -> dict[str, NDArray[Any]]:
+    def make_inputs(self, dims: Dims, family: Any, fmt: str, seed: int) -> dict[str, NDArray[Any]]:
         """Original float32 inputs by parameter name."""
 
     def stored_inputs(
