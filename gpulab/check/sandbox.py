@@ -130,6 +130,8 @@ def _readable() -> list[Path]:
 
 def _bwrap(bwrap: str, files: list[tuple[Path, str]], seccomp: int | None = None) -> list[str]:
     argv = [bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    # First, so that a lab or an interpreter below /tmp is bound into the empty one.
+    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(256 << 20), "--tmpfs", "/tmp"]
     for folder in ("/bin", "/lib", "/lib64"):
         if os.path.islink(folder):
             argv += ["--symlink", os.readlink(folder), folder]
@@ -139,7 +141,6 @@ def _bwrap(bwrap: str, files: list[tuple[Path, str]], seccomp: int | None = None
         argv += ["--ro-bind", str(path), str(path)]
     for file in ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"):
         argv += ["--ro-bind-try", file, file]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(256 << 20), "--tmpfs", "/tmp"]
     for source, place in files:
         argv += ["--ro-bind", str(source), place]
     argv += ["--chdir", "/tmp"]

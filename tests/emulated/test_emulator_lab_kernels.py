@@ -6,6 +6,8 @@ user meets it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from gpulab import registry
@@ -27,12 +29,30 @@ def name(case: registry.Case) -> str:
     return "-".join((*words, variant.output, variant.contract)).rstrip("-")
 
 
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[name(case) for case in CASES])
+def test_the_kernel_loads(number: int) -> None:
+    """Kernels without an instruction of one capability, and lessons: on the first, the last and one
+    between them, which take turns; steps on the way to other kernels, on the first and the last."""
+    everywhere = _runs_on(CASES[number])
+    if CASES[number].spec.op in ASSEMBLED_ELSEWHERE and not CASES[number].variant.lesson:
+        load(CASES[number], everywhere)
+    elif CASES[number].spec.study:
+        load(CASES[number], {everywhere[0], everywhere[-1]})
+    else:
+        between = everywhere[1:-1]
+        load(CASES[number], {everywhere[0], between[number % len(between)], everywhere[-1]})
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_the_kernel_loads_wherever_it_runs(case: registry.Case) -> None:
-    """One kernel a test: what Numba lowers for one capability serves the others, and of equal
-    code for two capabilities one is loaded."""
+    load(case, _runs_on(case))
+
+
+def load(case: registry.Case, capabilities: Iterable[tuple[int, int]]) -> None:
+    """What Numba lowers for one capability serves the others; of equal code one is loaded."""
     loaded = set()
-    for capability in _runs_on(case):
+    for capability in capabilities:
         ptx = _ptx(case, capability)
         code = "\n".join(x for x in ptx.splitlines() if not x.startswith((".target", "//")))
         if code not in loaded:
@@ -47,7 +67,7 @@ def test_every_op_runs_on_every_capability(op: str, capability: tuple[int, int])
 
 
 def _runs_on(case: registry.Case) -> list[tuple[int, int]]:
-    return [c for c in EMULATED if not case.refusal(c, "emulated", _dims(case))]
+    return [c for c in EMULATED if not case.refusal(c, "emulated")]
 
 
 def _ptx(case: registry.Case, capability: tuple[int, int]) -> str:

@@ -25,9 +25,18 @@ from gpulab.runtime.emulated import EmulatedDevice
 Shape = tuple[int, int, int]
 
 
+NEIGHBOURS = ((8, 6), (10, 0))
+"""Their code and arithmetic are those of 8.9 (without fp8) and of 12.0: for `make test-whole`."""
+
+
 def _rows(*capabilities: Capability) -> list[Any]:
     return [
-        pytest.param(v, c, id=f"{v.format}-{v.accumulator}-{c[0]}.{c[1]}")
+        pytest.param(
+            v,
+            c,
+            id=f"{v.format}-{v.accumulator}-{c[0]}.{c[1]}",
+            marks=[pytest.mark.whole] if c in NEIGHBOURS else [],
+        )
         for v in mma.VARIANTS
         for c in capabilities
         if c >= v.min_capability
