@@ -35,7 +35,7 @@ def test_feature(name: str, capability: tuple[int, int]) -> None:
 
 
 NEIGHBOURS = ((8, 6), (10, 0))
-"""Their code is that of 8.0 and of 12.0: for `make test-whole`."""
+"""NVRTC gives them the code of 8.0 and of 12.0 here: for `make test-whole`."""
 
 
 @pytest.mark.slow

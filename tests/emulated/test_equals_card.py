@@ -60,8 +60,13 @@ def test_all_bits_equal_the_cards(key):
     compare(key, GROUPS[key])
 
 
-NONE_YET = ("layernorm", "softmax", "logsoftmax", "crossentropy")
-"""Operations of which no kernel was recorded."""
+WAITING: dict[str, tuple[str, ...] | None] = {
+    "matmul": ("mma_3xtf32",),
+    "attention": (),
+    "rmsnorm": ("residual", "residual_rounded", "half_sum", "early_rounding"),
+    **dict.fromkeys(("layernorm", "softmax", "logsoftmax", "crossentropy")),
+}
+"""Kernels not yet recorded on a card, all of them where it says None; any other must be."""
 
 
 @pytest.mark.parametrize("op", SIZES)
@@ -75,7 +80,12 @@ def test_every_kernel_was_recorded(op):
             continue
         key = (op, spec.name, spec.backend, v.format, v.accumulator, v.output, v.contract)
         if key not in recorded:
-            missing.append(case.label)
-    assert any(key[0] == op for key in recorded) == (op not in NONE_YET)
+            missing.append(case)
+    waiting = WAITING[op]
+    if waiting is not None:
+        assert {case.spec.name for case in missing} == set(waiting)
+    else:
+        assert not any(key[0] == op for key in recorded)
     if missing:
-        pytest.skip(f"{op}: no digests from a card yet for {', '.join(missing)}")
+        labels = ", ".join(case.label for case in missing)
+        pytest.skip(f"{op}: no digests from a card yet for {labels}")

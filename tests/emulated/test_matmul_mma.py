@@ -25,8 +25,9 @@ from gpulab.runtime.emulated import EmulatedDevice
 Shape = tuple[int, int, int]
 
 
-NEIGHBOURS = ((8, 6), (10, 0))
-"""Their code and arithmetic are those of 8.9 (without fp8) and of 12.0: for `make test-whole`."""
+SAME_AS_8_9 = (8, 6)
+"""It runs the instantiations of 8.9 (a test says so), whose bits are compared: the rest is for
+`make test-whole`."""
 
 
 def _rows(*capabilities: Capability) -> list[Any]:
@@ -35,7 +36,7 @@ def _rows(*capabilities: Capability) -> list[Any]:
             v,
             c,
             id=f"{v.format}-{v.accumulator}-{c[0]}.{c[1]}",
-            marks=[pytest.mark.whole] if c in NEIGHBOURS else [],
+            marks=[pytest.mark.whole] if c == SAME_AS_8_9 else [],
         )
         for v in mma.VARIANTS
         for c in capabilities
@@ -50,6 +51,22 @@ def _instantiations() -> list[Any]:
         variant, capability = row.values
         lowest.setdefault(mma.build(variant, capability, {"n": 16, "k": 16}).entry, row)
     return list(lowest.values())
+
+
+def test_8_6_has_the_instantiations_and_the_arithmetic_of_8_9() -> None:
+    for variant in mma.VARIANTS:
+        if variant.min_capability > SAME_AS_8_9:
+            continue
+        for dims in ({"n": 16, "k": 16}, {"n": 37, "k": 71}):
+            entries = {mma.build(variant, c, dims).entry for c in (SAME_AS_8_9, (8, 9))}
+            assert len(entries) == 1
+        models = []
+        for capability in (SAME_AS_8_9, (8, 9)):
+            instruction = variant.instruction(capability)
+            assert instruction is not None
+            model = tensorcore.model(instruction, capability)
+            models.append((model.block, model.fraction_bits, model.result, model.route))
+        assert models[0] == models[1]
 
 
 ROWS = _rows(*arch.EMULATED)
