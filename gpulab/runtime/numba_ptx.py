@@ -154,7 +154,9 @@ def compile_numba(
         "types": [str(t) for t in types],
         "toolkit": kit.stamp,
         "libnvvm": _stamp(toolkit.nvvm(kit.version[0])),
+        "nvjitlink": list(nvjitlink.version(kit.version[0]) or ()),
         "numba": [numba.__version__, version("numba-cuda")],
+        "compiled by": _stamp(Path(__file__)),
     }
     name = cache.key({**facts, "target": target})
     if name in _COMPILED:
