@@ -20,6 +20,7 @@ from gpulab.check.wire import Message
 from gpulab.check.worker import digest, params_to
 from gpulab.errors import FaultError
 from gpulab.exercises.base import Exercise
+from gpulab.numerics.repeat import repeated
 from gpulab.ops.base import RunResult
 from gpulab.registry import LaunchPlan
 
@@ -117,8 +118,12 @@ class Submitted:
         Raises:
             GpulabError: a fault, a timeout, a launch shape that no device takes.
         """
-        taken = {p.name for p in self.exercise.params if p.role == "in"}
-        sent = {name: np.ascontiguousarray(a) for name, a in inputs.items() if name in taken}
+        taken = {p.name: p.dims[0] for p in self.exercise.params if p.role == "in"}
+        sent = {
+            name: np.ascontiguousarray(repeated(a, self.dims[taken[name]]))
+            for name, a in inputs.items()
+            if name in taken
+        }
         shown = " ".join(f"{k}={v}" for k, v in self.dims.items())
         message = {
             "do": "run",

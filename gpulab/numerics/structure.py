@@ -7,6 +7,7 @@ follows the pattern through both colours.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 POISONS = (0xA5, 0x5A)
 """The two colours (byte patterns)."""
+_AT_ONCE = 1 << 24
+"""Elements of two results compared at a time."""
 
 Index = tuple[int, ...]
 
@@ -50,39 +53,72 @@ def check_shape(got: NDArray[Any], shape: Index, dtype: np.dtype[Any]) -> Findin
     return Finding("shape", f"the result is {got.dtype} {got.shape}, declared {dtype} {shape}")
 
 
+def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays hold the same bits (NaN equals itself)."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    mine, theirs = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (one, other))
+    whole = mine.size // 8 * 8
+    return np.array_equal(mine[whole:], theirs[whole:]) and np.array_equal(
+        mine[:whole].view(np.uint64), theirs[:whole].view(np.uint64)
+    )
+
+
 def poisoned(got: NDArray[Any], poison: int) -> NDArray[np.bool_]:
     """Elements whose every byte is the pattern."""
-    raw = np.ascontiguousarray(got).view(np.uint8).reshape(*got.shape, got.dtype.itemsize)
-    mask: NDArray[np.bool_] = (raw == poison).all(axis=-1)
+    mask: NDArray[np.bool_] = _codes(got) == int.from_bytes(bytes([poison]) * got.dtype.itemsize)
     return mask
+
+
+def _codes(got: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(got).view(f"u{got.dtype.itemsize}")
+
+
+Bad = Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]]
+
+
+def _count(first: NDArray[Any], second: NDArray[Any], bad: Bad) -> tuple[int, Index | None]:
+    """How many elements of two results are bad, and the first; a few million at a time."""
+    count, found = 0, None
+    step = max(1, _AT_ONCE * len(first) // max(1, first.size))
+    for start in range(0, len(first), step):
+        mask = bad(first[start : start + step], second[start : start + step])
+        at = first_index(mask)
+        if at is not None:
+            count += int(mask.sum())
+            found = found or (start + at[0], *at[1:])
+    return count, found
 
 
 def check_written(
     first: NDArray[Any], second: NDArray[Any], poisons: tuple[int, int] = POISONS
 ) -> Finding | None:
     """No element follows the poison through two runs on the same inputs."""
-    mask = poisoned(first, poisons[0]) & poisoned(second, poisons[1])
-    at = first_index(mask)
+
+    def unwritten(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
+        return poisoned(one, poisons[0]) & poisoned(two, poisons[1])
+
+    count, at = _count(first, second, unwritten)
     if at is None:
         return None
-    count = int(mask.sum())
-    return Finding("unwritten", f"{count} of {mask.size} elements are never written", at, count)
+    return Finding("unwritten", f"{count} of {first.size} elements are never written", at, count)
 
 
 def check_repeat(
     first: NDArray[Any], second: NDArray[Any], poisons: tuple[int, int] = POISONS
 ) -> Finding | None:
     """Two runs on the same inputs give the same bits (unwritten elements are another finding)."""
-    bits = f"u{first.dtype.itemsize}"
-    mask = np.ascontiguousarray(first).view(bits) != np.ascontiguousarray(second).view(bits)
-    mask &= ~(poisoned(first, poisons[0]) & poisoned(second, poisons[1]))
-    at = first_index(mask)
+
+    def differs(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
+        unequal: NDArray[np.bool_] = _codes(one) != _codes(two)
+        return unequal & ~(poisoned(one, poisons[0]) & poisoned(two, poisons[1]))
+
+    count, at = _count(first, second, differs)
     if at is None:
         return None
-    count = int(mask.sum())
     return Finding(
         "nondeterministic",
-        f"{count} of {mask.size} elements differ between two runs on the same inputs",
+        f"{count} of {first.size} elements differ between two runs on the same inputs",
         at,
         count,
     )

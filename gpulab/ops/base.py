@@ -38,7 +38,10 @@ class RunResult:
 
 
 class Runner(Protocol):
-    """Runs a kernel once on fresh memory whose outputs are filled with a byte first."""
+    """Runs a kernel once on fresh memory whose outputs are filled with a byte first.
+
+    An input may have fewer rows than its parameter: they repeat (``numerics.repeat``).
+    """
 
     def __call__(self, inputs: Mapping[str, NDArray[Any]], *, poison: int) -> RunResult:
         """Stored inputs by parameter name -> outputs."""

@@ -18,6 +18,7 @@ from gpulab.formats import decode
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.errors import ErrorSummary, elementwise
 from gpulab.numerics.inputs import rounding_share
+from gpulab.numerics.repeat import repeated
 from gpulab.numerics.simulate import Spread
 from gpulab.ops.rows_arith import PLAIN
 from gpulab.ops.rows_contract import Answer, Floats, RowContract, Sums, Values
@@ -118,9 +119,7 @@ class RowData:
         rows = self.shape[0]
         kinds = {i.name: i.kind for i in self.op.inputs(self.contract)}
         return {
-            name: array
-            if kinds[name] == "parameter" or len(array) == rows
-            else np.take(array, np.arange(rows) % len(array), axis=0)
+            name: array if kinds[name] == "parameter" else repeated(array, rows)
             for name, array in stored.items()
         }
 

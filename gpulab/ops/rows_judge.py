@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.formats import decode, storage_dtype
+from gpulab.formats import storage_dtype
 from gpulab.numerics import gates, structure
 from gpulab.numerics.gates import RmsSum, rms_limit
 from gpulab.numerics.inputs import MIN_ROUNDING_SHARE
@@ -78,7 +78,7 @@ class Case:
     def _launch(self, inputs: RowInputs, poison: int, where: str) -> Outputs | None:
         """One run; None (and a structural reason) where shape or type are not as declared."""
         self.runs += 1
-        result = self.runner(self.data.spread_out(inputs.stored), poison=poison)
+        result = self.runner(inputs.stored, poison=poison)
         if not result.inputs_unchanged:
             self._note(Finding("inputs-changed", "the kernel wrote to its inputs"), where)
         op, (rows, cols) = self.data.op, self.data.shape
@@ -144,13 +144,14 @@ class Case:
         wrong = checked = 0
         reasons: list[Reason] = []
         for answer in inputs.answers:
-            values = decode(answer.row, got[answer.name])
-            for first, right, _, mine in bands(answer, answer.r1, values):
+            for band in bands(answer, answer.r1, got[answer.name]):
+                right, mine = band.right, band.got
                 bad = ~right.right(mine)
-                wrong, checked = wrong + int(bad.sum()), checked + bad.size
+                wrong += band.times * int(bad.sum())
+                checked += band.times * bad.size
                 at = structure.first_index(bad)
                 if at is not None and not reasons:
-                    index = (first + at[0], *at[1:])
+                    index = (band.first + at[0], *at[1:])
                     low, high = right.ends()
                     text = (
                         f"{probe.name}: {answer.name}{[*index]}: got {mine[at]:.9g}, "

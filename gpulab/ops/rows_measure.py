@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,28 +14,47 @@ from gpulab.numerics import gates
 from gpulab.numerics.errors import ErrorSummary, elementwise, usual_allclose
 from gpulab.numerics.gates import ContractTolerance, RmsSum
 from gpulab.numerics.simulate import Spread
-from gpulab.numerics.structure import first_index
+from gpulab.numerics.structure import first_index, same_bits
 from gpulab.numerics.verdict import FamilyResult, Reason
 from gpulab.ops.rows_contract import Answer, Floats
 from gpulab.ops.rows_data import RowData, RowInputs, row_squares
 from gpulab.ops.rows_families import RowFamily
 
 
-def bands(
-    answer: Answer, r0: Floats, values: Floats
-) -> Iterator[tuple[int, Answer, Floats, Floats]]:
-    """The whole result against the distinct rows, one repetition at a time.
+@dataclass(frozen=True)
+class Band:
+    """One repetition of the distinct rows.
 
-    Yields:
-        First row, the answer for these rows, R0 likewise, the values.
+    Args:
+        first: its first row in the whole result.
+        right: the answer for its rows.
+        r0: R0 likewise.
+        got: the values.
+        times: bands with these very bits, which stand for each other.
     """
+
+    first: int
+    right: Answer
+    r0: Floats
+    got: Floats
+    times: int
+
+
+def bands(answer: Answer, r0: Floats, stored: NDArray[Any]) -> Iterator[Band]:
+    """The whole result against the distinct rows, one repetition at a time, equal ones once."""
     distinct = len(answer.r1)
-    for first in range(0, len(values), distinct):
-        part = values[first : first + distinct]
-        if len(part) == distinct:
-            yield first, answer, r0, part
-        else:
-            yield first, _top(answer, len(part)), r0[: len(part)], part
+    starts = range(0, len(stored), distinct)
+    parts = [stored[first : first + distinct] for first in starts]
+    known = [same_bits(part, parts[0][: len(part)]) for part in parts]
+    known[0] = False
+    times = 1 + sum(same and len(part) == distinct for same, part in zip(known, parts, strict=True))
+    for first, part, same in zip(starts, parts, known, strict=True):
+        if len(part) < distinct:
+            top, right0 = _top(answer, len(part)), r0[: len(part)]
+            yield Band(first, top, right0, decode(answer.row, part), 1)
+        elif not same:
+            values = decode(answer.row, part)
+            yield Band(first, answer, r0, values, times if first == 0 else 1)
 
 
 def _top(answer: Answer, rows: int) -> Answer:
@@ -113,9 +132,9 @@ def measure(
         sums.error0 = sums.error1 = ErrorSummary(np.inf, np.inf, None)
     else:
         for answer in inputs.answers:
-            values = decode(answer.row, outputs[answer.name])
-            _judge(sums, data, inputs, answer, values, family, asked, answer is main)
-            _rms(sums, answer, values, spreads.get(answer.name), family)
+            found = list(bands(answer, inputs.r0[answer.name], outputs[answer.name]))
+            _judge(sums, data, inputs, answer, found, family, asked, answer is main)
+            _rms(sums, answer, found, spreads.get(answer.name), family)
     atol = tolerance.rtol * largest
     return FamilyResult(
         family=family.name,
@@ -141,14 +160,15 @@ def _judge(
     data: RowData,
     inputs: RowInputs,
     answer: Answer,
-    values: Floats,
+    found: Sequence[Band],
     family: RowFamily,
     asked: bool,
     shown: bool,
 ) -> None:
     r0 = inputs.r0[answer.name]
     tolerance, largest, meetable = ceiling(data, answer, r0)
-    for first, right, exact, got in bands(answer, r0, values):
+    for band in found:
+        first, right, exact, got = band.first, band.right, band.r0, band.got
         if shown:
             sums.error0 = sums.error0.merge(_placed(elementwise(got, exact), first))
             sums.error1 = sums.error1.merge(_placed(elementwise(got, right.r1), first))
@@ -189,16 +209,16 @@ def _fail(
 
 
 def _rms(
-    sums: _Sums, answer: Answer, values: Floats, spread: Spread | None, family: RowFamily
+    sums: _Sums, answer: Answer, found: Sequence[Band], spread: Spread | None, family: RowFamily
 ) -> None:
     """The rms part of one output; the one that uses most of its limit is shown."""
     if spread is None:
         return
     total = RmsSum()
-    for _, right, _, got in bands(answer, answer.r1, values):
-        q = row_squares(right, got)
-        total.square += float(q.sum())
-        total.count += len(q)
+    for band in found:
+        q = row_squares(band.right, band.got)
+        total.square += band.times * float(q.sum())
+        total.count += band.times * len(q)
     rms, limit = total.rms, gates.rms_limit(spread, min(total.count, len(answer.r1)))
     if not rms <= limit:
         text = f"{family.name}: rms of {answer.name} is {rms:.3g}, limit {limit:.3g}"

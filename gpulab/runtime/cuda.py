@@ -150,14 +150,26 @@ class CudaDevice(Device):
                         raise cuda_errors.out_of_memory(array.nbytes, free, total, name) from None
         raise AssertionError("unreachable")
 
-    def upload(self, host: NDArray[Any], name: str = "") -> DeviceArray:
-        """Copy a C-contiguous host array to the card."""
+    def upload(self, host: NDArray[Any], name: str = "", rows: int | None = None) -> DeviceArray:
+        """Copy a C-contiguous host array to the card; rows are repeated there."""
         check_host_array(host, name)
-        array = self._allocate(host.shape, host.dtype, name)
+        shape = host.shape if rows is None else (rows, *host.shape[1:])
+        array = self._allocate(shape, host.dtype, name)
+        sent = array if shape == host.shape else self.part(array, 0, len(host))
         with self.guard(f"copying {name or 'an array'} to the card"):
-            array.handle.set(host, stream=self.stream)
+            sent.handle.set(host, stream=self.stream)
+            memory, filled = array.handle.data, host.nbytes
+            while filled < array.nbytes:  # whole rows, twice as many each time
+                size = min(filled, array.nbytes - filled)
+                (memory + filled).copy_from_device_async(memory, size, self.stream)
+                filled += size
             self.stream.synchronize()
         return array
+
+    def part(self, array: DeviceArray, first: int, last: int) -> DeviceArray:
+        """Some rows, in the same memory."""
+        handle = array.handle[first:last]
+        return DeviceArray((last - first, *array.shape[1:]), array.dtype, handle, array.name)
 
     def empty(
         self, shape: Sequence[int], dtype: np.dtype[Any], poison: int = POISONS[0], name: str = ""

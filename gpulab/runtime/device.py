@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.errors import UsageError
+from gpulab.numerics.structure import same_bits
 from gpulab.registry import Capability, LaunchPlan, Param
 from gpulab.runtime.checks import check_arguments, check_maps, check_plan
 from gpulab.runtime.objects import (
@@ -62,8 +63,13 @@ class Device(ABC):
     multiprocessors: int | None = None
 
     @abstractmethod
-    def upload(self, host: NDArray[Any], name: str = "") -> DeviceArray:
+    def upload(self, host: NDArray[Any], name: str = "", rows: int | None = None) -> DeviceArray:
         """Copy a C-contiguous host array to the device.
+
+        Args:
+            host: what to copy.
+            name: for messages.
+            rows: repeat the rows of ``host`` there until there are so many; None: as it is.
 
         Raises:
             UsageError: not contiguous, or not plain numbers (pass the codes of ml_dtypes arrays).
@@ -84,6 +90,20 @@ class Device(ABC):
     @abstractmethod
     def download(self, array: DeviceArray) -> NDArray[Any]:
         """Copy back to a new host array of the same shape and dtype."""
+
+    @abstractmethod
+    def part(self, array: DeviceArray, first: int, last: int) -> DeviceArray:
+        """Rows ``first`` to ``last``, that one excluded, of an array, in the same memory."""
+
+    def holds(self, array: DeviceArray, host: NDArray[Any]) -> bool:
+        """Whether an array has the bits of ``host``, its rows repeated; read in pieces of it."""
+        rows, step = array.shape[0] if array.shape else 1, len(host) if host.shape else 1
+        if rows == step:
+            return same_bits(self.download(array), host)
+        return all(
+            same_bits(self.download(self.part(array, at, min(at + step, rows))), host[: rows - at])
+            for at in range(0, rows, step)
+        )
 
     @abstractmethod
     def free(self, *arrays: DeviceArray) -> None:

@@ -12,6 +12,7 @@ from gpulab import arch
 from gpulab.emulator.machine import Machine, Program
 from gpulab.emulator.observe import Observer
 from gpulab.errors import FaultError, UsageError
+from gpulab.numerics.repeat import repeated
 from gpulab.registry import LaunchPlan, Param
 from gpulab.runtime import assembly, packing, toolkit
 from gpulab.runtime.cache import Store
@@ -84,9 +85,10 @@ class EmulatedDevice(Device):
         self._observers = tuple(observers)
         self._stateless: dict[str, Program] = {}
 
-    def upload(self, host: NDArray[Any], name: str = "") -> DeviceArray:
+    def upload(self, host: NDArray[Any], name: str = "", rows: int | None = None) -> DeviceArray:
         """Copy a C-contiguous host array to the machine."""
         check_host_array(host, name)
+        host = host if rows is None else repeated(host, rows)
         array = self._allocate(host.shape, host.dtype, name)
         if host.nbytes:
             self.machine.write(array.handle, host)
@@ -118,6 +120,12 @@ class EmulatedDevice(Device):
             return np.zeros(array.shape, array.dtype)
         raw = self.machine.read(array.handle, array.nbytes)
         return raw.view(array.dtype).reshape(array.shape)
+
+    def part(self, array: DeviceArray, first: int, last: int) -> DeviceArray:
+        """Some rows, in the same memory."""
+        row = array.nbytes // array.shape[0]
+        shape = (last - first, *array.shape[1:])
+        return DeviceArray(shape, array.dtype, array.handle + first * row, array.name)
 
     def free(self, *arrays: DeviceArray) -> None:
         """Release memory; a broken guard zone is a fault."""

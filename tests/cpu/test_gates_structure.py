@@ -59,6 +59,35 @@ def test_structure(edit, code, index):
     assert j.to_record()["first_bad_index"] == list(index)
 
 
+@pytest.mark.parametrize("at_once", [1, 24, 25, 100])
+def test_large_results_are_compared_a_piece_at_a_time(monkeypatch, at_once):
+    monkeypatch.setattr(structure, "_AT_ONCE", at_once)
+    first, second = (np.full((5, 12), byte * 0x0101, np.uint16) for byte in structure.POISONS)
+    first[:3], second[:3] = 7, 7
+    first[3], second[3] = 8, 9
+    found = structure.check_written(first, second)
+    assert (found.count, found.index) == (12, (4, 0))
+    found = structure.check_repeat(first, second)
+    assert (found.count, found.index) == (12, (3, 0))
+    assert structure.check_written(first[:4], second[:4]) is None
+    assert structure.check_repeat(first[:3], second[:3]) is None
+
+
+def test_same_bits():
+    nan = np.full((3, 5), np.nan, np.float32)
+    assert structure.same_bits(nan, nan.copy())
+    assert not structure.same_bits(np.zeros(3, np.float32), -np.zeros(3, np.float32))
+    assert not structure.same_bits(nan, nan.view(np.uint32))
+    assert not structure.same_bits(nan, nan[:, :4])
+    for size in range(1, 20):
+        one = np.arange(size, dtype=np.uint8)
+        for at in range(size):
+            other = one.copy()
+            other[at] ^= 128
+            assert not structure.same_bits(one, other)
+        assert structure.same_bits(one, one.copy())
+
+
 def test_an_element_that_happens_to_hold_one_poison_is_written():
     """Only an element that follows both colours is unwritten."""
     pattern = np.frombuffer(b"\xa5" * 4, np.float32)[0]

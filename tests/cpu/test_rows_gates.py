@@ -9,15 +9,25 @@ from row_kernels import Row, runner, subjects
 
 from gpulab import ops
 from gpulab.errors import UsageError
+from gpulab.formats import encode
 from gpulab.numerics.cache import Cache
-from gpulab.ops import rows_data
-from gpulab.ops.rows_families import families_for
+from gpulab.ops import rows_data, rows_measure
+from gpulab.ops.rows_contract import RowContract
+from gpulab.ops.rows_data import RowData
+from gpulab.ops.rows_families import families_for, get_family
 
 DIMS = {"rows": 7, "cols": 129}
+SOFTMAX = RowContract("softmax", "bf16", "bf16")
 
 
 def judged(op, row, kernel, dims=DIMS, *, how=None, spoil=None, **options):
-    run = runner(row, kernel, spoil, **(how or {}))
+    whole = runner(row, kernel, spoil, **(how or {}))
+
+    def run(inputs, *, poison):
+        rows = {"x", "residual", "labels"} & inputs.keys()
+        some = {n: np.resize(inputs[n], (dims["rows"], *inputs[n].shape[1:])) for n in rows}
+        return whole({**inputs, **some}, poison=poison)
+
     return ops.get(op).judge(row, dims, run, capability=(8, 9), **options)
 
 
@@ -184,6 +194,27 @@ def test_every_repeated_row_is_checked(monkeypatch):
         "rmsnorm", BF16, k.rmsnorm, dims, spoil=lambda o, _: o.update(y=np.roll(o["y"], 1, 0))
     )
     assert rolled.verdict == "FAIL"
+
+
+def test_copies_with_the_same_bits_are_judged_once(monkeypatch):
+    """What a large array costs is reading it: its copies stand for each other, in every number."""
+    decoded = []
+
+    def counting(fmt, stored):
+        decoded.append(len(stored))
+        return rows_data.decode(fmt, stored)
+
+    answer = RowData(ops.get("softmax"), SOFTMAX, {"rows": 13, "cols": 64}, 0, Cache())
+    right = answer.family(get_family("normal")).answers[0]
+    monkeypatch.setattr(rows_measure, "decode", counting)
+    stored = encode("bf16", np.resize(right.ideal(), (100, 64)))
+    found = list(rows_measure.bands(right, right.r1, stored))
+    assert [(b.first, len(b.got), b.times) for b in found] == [(0, 13, 7), (91, 9, 1)]
+    assert decoded == [13, 9]
+    stored[40, 3] ^= 1
+    stored[95, 0] ^= 1
+    found = list(rows_measure.bands(right, right.r1, stored))
+    assert [(b.first, len(b.got), b.times) for b in found] == [(0, 13, 6), (39, 13, 1), (91, 9, 1)]
 
 
 @pytest.mark.parametrize("rows", [14, 100, 997, 100000])

@@ -131,6 +131,18 @@ def test_out_of_memory_says_what_is_needed_and_free(card, cupy):
     assert cupy.freed == 2  # what the pool holds back was released before giving up
 
 
+@pytest.mark.parametrize("rows", [3, 4, 7, 100])
+def test_rows_are_repeated_on_the_card_and_compared_there_in_pieces(card, rows):
+    host = np.arange(15, dtype=np.uint16).reshape(3, 5)
+    sent = card.upload(host, "x", rows)
+    np.testing.assert_array_equal(card.download(sent), np.resize(host, (rows, 5)))
+    assert card.holds(sent, host)
+    for at in (0, rows - 1):
+        sent.handle.array[at, 4] ^= 1 << 15
+        assert not card.holds(sent, host)
+        sent.handle.array[at, 4] ^= 1 << 15
+
+
 def test_poison_fills_every_byte(card):
     out = card.empty((3, 5), np.dtype(np.uint16), 0x5A)
     assert set(card.download(out).view(np.uint8).reshape(-1)) == {0x5A}

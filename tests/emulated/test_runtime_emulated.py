@@ -193,6 +193,18 @@ def test_downloads_are_copies(store):
     np.testing.assert_array_equal(device.download(sent), np.arange(6).reshape(2, 3))
 
 
+def test_rows_are_repeated(store):
+    device, host = EmulatedDevice(store=store), np.arange(15, dtype=np.uint16).reshape(3, 5)
+    sent = device.upload(host, "x", 8)
+    np.testing.assert_array_equal(device.download(sent), np.resize(host, (8, 5)))
+    assert device.holds(sent, host)
+    assert not device.holds(sent, host + np.uint16(1))
+    last = device.part(sent, 7, 8)
+    np.testing.assert_array_equal(device.download(last), host[1:2])
+    device.machine.write(last.handle, np.zeros(5, np.uint16))
+    assert not device.holds(sent, host)
+
+
 def test_arrays_without_elements(store):
     device = EmulatedDevice(store=store)
     sent = device.upload(np.zeros((0, 3), np.float32))
