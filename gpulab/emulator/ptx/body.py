@@ -25,7 +25,8 @@ from gpulab.emulator.ptx.nodes import (
 )
 from gpulab.emulator.ptx.variables import SPACES, parse_variables
 
-_BLANKS = re.compile(r"\s+")
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\b")
+_INLINED = re.compile(r"\binlined_at (\d+) (\d+)")
 
 
 class _Scope:
@@ -69,6 +70,7 @@ class BodyParser:
         self.scopes = 0
         self.scope = _Scope(0, None)
         self.location: Location | None = None
+        self.locations: dict[str, Location | None] = {}
         self.body: list[Instr | Label] = []
         self.pending: list[tuple[int, tuple[str, ...], _Scope]] = []
         self.tables: dict[str, tuple[tuple[str, ...], _Scope]] = {}
@@ -95,26 +97,26 @@ class BodyParser:
             else:
                 self._statement(word)
         for at, names, scope in self.pending:
-            targets = tuple(t for name in names for t in self._targets(name, scope))
             old = self.body[at]
             assert isinstance(old, Instr)
+            targets = tuple(t for n in names for t in self._targets(n, scope, old.ptx_line))
             self.body[at] = replace(old, targets=targets)
         self.function.body = self.body
 
-    def _targets(self, name: str, scope: _Scope) -> tuple[str, ...]:
+    def _targets(self, name: str, scope: _Scope, line: int) -> tuple[str, ...]:
         if name in self.tables:
             names, scope = self.tables[name]
-            return tuple(t for n in names for t in self._targets(n, scope))
+            return tuple(t for n in names for t in self._targets(n, scope, line))
         found = scope.find_label(name)
         if found is None:
-            self.cursor.fail(f"branch to an unknown label {name}")
+            self.cursor.fail(f"branch to an unknown label {name}", line)
         return (found,)
 
     def _statement(self, word: str) -> None:
         cursor = self.cursor
-        if word == ".loc":
+        if word.startswith((".loc ", ".loc\t")):
             cursor.take()
-            self._loc(cursor.rest_of_line())
+            self._loc(word)
         elif word == ".reg":
             cursor.take()
             self._registers()
@@ -137,17 +139,21 @@ class BodyParser:
         else:
             self._instruction()
 
-    def _loc(self, words: list[str]) -> None:
-        file, line = int(words[0]), int(words[1])
-        if line == 0:  # "no line": the compiler's own code; keep the last known one
-            return
-        chain: list[tuple[str, int]] = []
-        for i, word in enumerate(words):
-            if word == "inlined_at":
-                chain.append((self.files.get(int(words[i + 1]), "?"), int(words[i + 2])))
-        self.location = Location(self.files.get(file, "?"), line, tuple(chain))
+    def _loc(self, text: str) -> None:
+        if text not in self.locations:
+            found = _LOC.match(text)
+            if found is None:
+                self.cursor.fail(f"this is no source line: {text}")
+            chain = tuple(self._place(*pair) for pair in _INLINED.findall(text))
+            place = self._place(*found.groups())
+            # Line 0 is "no line": the compiler's own code. The last known one is kept.
+            self.locations[text] = Location(*place, chain) if place[1] else None
+        self.location = self.locations[text] or self.location
         if self.function.location is None:
             self.function.location = self.location
+
+    def _place(self, file: str, line: str) -> tuple[str, int]:
+        return self.files.get(int(file), "?"), int(line)
 
     def _registers(self) -> None:
         cursor = self.cursor
@@ -187,7 +193,7 @@ class BodyParser:
 
     def _instruction(self) -> None:
         cursor = self.cursor
-        first = cursor.token()
+        first = cursor.at
         guard, negated = None, False
         if cursor.accept("@"):
             negated = cursor.accept("!")
@@ -203,7 +209,6 @@ class BodyParser:
             operands, targets = self._branch(base)
         else:
             operands = self._operands(";")
-        end = cursor.token().end
         cursor.expect(";")
         if targets:
             self.pending.append((len(self.body), targets, self.scope))
@@ -214,8 +219,8 @@ class BodyParser:
                 guard,
                 negated,
                 self.location,
-                first.line,
-                _BLANKS.sub(" ", cursor.text[first.start : end]),
+                cursor.lines[first],
+                cursor.since(first),
                 call=call,
             )
         )

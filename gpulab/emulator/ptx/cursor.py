@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import NoReturn
+from typing import Literal, NoReturn
 
-from gpulab.emulator.ptx.lexer import Token, tokenize
+from gpulab.emulator.ptx.lexer import tokenize
 from gpulab.emulator.ptx.nodes import Imm
 from gpulab.errors import BuildError
 
@@ -15,34 +15,30 @@ class Cursor:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens = tokenize(text)
+        self.words, self.lines, self.starts = tokenize(text)
+        self.size = len(self.words)
+        self.words += ["", ""]  # what one and two places beyond the end show
         self.at = 0
 
     @property
     def done(self) -> bool:
         """Whether every token was taken."""
-        return self.at >= len(self.tokens)
+        return self.at >= self.size
 
-    def peek(self, ahead: int = 0) -> str:
-        """The text of the next token (or a later one); empty at the end."""
-        index = self.at + ahead
-        return self.tokens[index].text if index < len(self.tokens) else ""
-
-    def token(self) -> Token:
-        """The next token, not taken."""
-        if self.done:
-            self.fail("the text ends in the middle of a statement")
-        return self.tokens[self.at]
+    def peek(self, ahead: Literal[0, 1] = 0) -> str:
+        """The text of the next token (or of the one after it); empty at the end."""
+        return self.words[self.at + ahead]
 
     def take(self) -> str:
         """Take one token."""
-        text = self.token().text
+        if self.at >= self.size:
+            self.fail("the text ends in the middle of a statement")
         self.at += 1
-        return text
+        return self.words[self.at - 1]
 
     def accept(self, text: str) -> bool:
         """Take the next token if it is ``text``."""
-        if self.peek() == text:
+        if self.words[self.at] == text:
             self.at += 1
             return True
         return False
@@ -54,32 +50,30 @@ class Cursor:
 
     def rest_of_line(self) -> list[str]:
         """Take the tokens up to the end of the line of the last taken token."""
-        line = self.tokens[self.at - 1].line
-        start = self.at
-        while not self.done and self.tokens[self.at].line == line:
+        line, start = self.lines[self.at - 1], self.at
+        while not self.done and self.lines[self.at] == line:
             self.at += 1
-        return [t.text for t in self.tokens[start : self.at]]
+        return self.words[start : self.at]
 
-    def skip_braces(self) -> None:
-        """Take a balanced ``{ ... }``."""
-        self.expect("{")
-        depth = 1
-        while depth:
-            depth += {"{": 1, "}": -1}.get(self.take(), 0)
+    def since(self, start: int) -> str:
+        """The text from token number ``start`` to the last one taken, in one line."""
+        last = self.at - 1
+        text = self.text[self.starts[start] : self.starts[last] + len(self.words[last])]
+        return " ".join(text.split())
 
     def integer(self) -> int:
         """Take a (possibly negative) integer literal."""
         sign = -1 if self.accept("-") else 1
         return sign * parse_integer(self.take())
 
-    def fail(self, message: str) -> NoReturn:
-        """Stop with the PTX line and its text.
+    def fail(self, message: str, line: int | None = None) -> NoReturn:
+        """Stop with a PTX line (the next token's unless told) and its text.
 
         Raises:
             BuildError: always.
         """
-        index = min(self.at, len(self.tokens) - 1)
-        line = self.tokens[index].line if self.tokens else 0
+        if line is None:
+            line = self.lines[min(self.at, self.size - 1)] if self.size else 0
         shown = self.text.splitlines()[line - 1].strip() if line else ""
         raise BuildError(
             f"PTX line {line}: {message}: {shown}", ptx_line=line, text=shown, stage="parse"

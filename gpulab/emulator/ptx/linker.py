@@ -8,7 +8,7 @@ accesses are whole pieces, which is nearly always, and local memory otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -123,16 +123,19 @@ class _Expander:
             home[variable.space][unique] = replace(variable, name=unique)
         end = f"{prefix}$end"
         stack = (*stack, function.name)
+        renamed = {name: unique for name, unique in names.items() if name != unique}
         for item in function.body or ():
             if isinstance(item, Label):
                 self.code.append(Label(prefix + item.name))
                 continue
-            instr = replace(
-                item,
-                operands=tuple(_renamed(o, names) for o in item.operands),
-                guard=None if item.guard is None else Reg(names[item.guard.name]),
-                targets=tuple(prefix + t for t in item.targets),
-            )
+            instr = item
+            if renamed or prefix:
+                instr = replace(
+                    item,
+                    operands=tuple(_renamed(o, renamed) for o in item.operands),
+                    guard=None if item.guard is None else Reg(names[item.guard.name]),
+                    targets=tuple(prefix + t for t in item.targets),
+                )
             if instr.base == "call":
                 self._call(instr, names, prefix, stack)
             elif instr.base == "ret" and prefix:
@@ -222,11 +225,10 @@ def _refuse(instr: Instr, why: str) -> NoReturn:
 
 
 def _renamed(operand: Operand, names: dict[str, str]) -> Operand:
-    rename: Callable[[str], str] = lambda name: names.get(name, name)  # noqa: E731
     if isinstance(operand, Reg):
-        return Reg(rename(operand.name))
+        return Reg(names[operand.name]) if operand.name in names else operand
     if isinstance(operand, Sym):
-        return Sym(rename(operand.name), operand.offset)
+        return Sym(names[operand.name], operand.offset) if operand.name in names else operand
     if isinstance(operand, Mem):
         base = _renamed(operand.base, names)
         assert isinstance(base, type(operand.base))
@@ -234,7 +236,7 @@ def _renamed(operand: Operand, names: dict[str, str]) -> Operand:
     if isinstance(operand, Vec):
         return Vec(tuple(_renamed(o, names) for o in operand.items), operand.pair)
     if isinstance(operand, Negated):
-        return Negated(Reg(rename(operand.reg.name)))
+        return Negated(Reg(names.get(operand.reg.name, operand.reg.name)))
     return operand
 
 

@@ -7,6 +7,7 @@ registers), so a register knows only its width.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 TYPE_BYTES = {
     "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2,
@@ -124,12 +125,12 @@ class Instr:
     targets: tuple[str, ...] = ()
     call: CallSite | None = None
 
-    @property
+    @cached_property
     def base(self) -> str:
         """The opcode without modifiers (``ld``)."""
         return self.opcode.partition(".")[0]
 
-    @property
+    @cached_property
     def modifiers(self) -> tuple[str, ...]:
         """The modifiers in order, without dots (``global``, ``nc``, ``v4``, ``f32``)."""
         return tuple(self.opcode.split(".")[1:])

@@ -38,12 +38,12 @@ def parse(text: str) -> Module:
 
 def _files(cursor: Cursor) -> dict[int, str]:
     """All ``.file`` directives; they may follow the code that uses them."""
-    files = {}
-    tokens = cursor.tokens
-    for i, token in enumerate(tokens):
-        if token.text == ".file" and i + 2 < len(tokens):
-            files[int(tokens[i + 1].text)] = tokens[i + 2].text.strip('"')
-    return files
+    words = cursor.words
+    return {
+        int(words[i + 1]): words[i + 2].strip('"')
+        for i, word in enumerate(words[:-2])
+        if word == ".file"
+    }
 
 
 def _statement(cursor: Cursor, module: Module, files: dict[int, str]) -> None:
@@ -57,9 +57,6 @@ def _statement(cursor: Cursor, module: Module, files: dict[int, str]) -> None:
         module.target = cursor.rest_of_line()[0]
     elif word in (".address_size", ".file"):
         cursor.rest_of_line()
-    elif word == ".section":
-        cursor.take()
-        cursor.skip_braces()
     elif word == ".alias":
         alias, _, original = cursor.take(), cursor.take(), cursor.take()
         module.functions[alias] = module.functions[original]

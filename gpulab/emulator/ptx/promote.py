@@ -39,6 +39,8 @@ def promote_params(
 
     A slot stays memory where its address is used otherwise or two accesses overlap in part.
     """
+    if not slots:
+        return {}
     pieces: dict[str, set[tuple[int, int]]] = {name: set() for name in slots}
     stay: set[str] = set()
     for instr in code:
