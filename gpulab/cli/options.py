@@ -11,8 +11,8 @@ from gpulab.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_DIM = 1 << 20
-"""Largest accepted dim: above it a float64 reference of even one row block is out of reach."""
+MAX_DIM = (1 << 31) - 1
+"""Kernels take dims as int32; what the operation and the memory allow is asked after that."""
 
 
 def device_options(command: F) -> F:

@@ -5,7 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from gpulab.cli import main
+from gpulab.cli import main, session
+from gpulab.errors import UsageError
 
 BAD = [
     (("rmsnorm", "--rows", "0"), "--rows 0 is outside 1 .."),
@@ -49,6 +50,25 @@ def test_bad_input_as_json_is_one_object(arguments, words):
     assert done.exit_code == 2
     (line,) = done.stdout.splitlines()
     assert words in json.loads(line)["error"]["message"]
+
+
+BEYOND_32_BITS = (
+    ("softmax", "--rows", "1048673", "--cols", "4096"),
+    ("rmsnorm", "--rows", "8193", "--cols", "262144"),
+    ("attention", "--batch", "4103", "--seq-q", "8192", "--seq-k", "64"),
+    ("matmul", "--m", "131203", "--n", "16384", "--k", "64"),
+)
+
+
+@pytest.mark.parametrize("arguments", BEYOND_32_BITS, ids=lambda a: a[0])
+def test_only_memory_limits_arrays_past_2_31_elements(arguments, monkeypatch):
+    def asked(dims, needed_bytes):
+        raise UsageError(f"{needed_bytes / 1e9:.0f} GB of host memory")
+
+    monkeypatch.setattr(session, "check_memory", asked)
+    done = CliRunner().invoke(main, [*arguments, "--device", "emulated"])
+    assert done.exit_code == 2
+    assert "GB of host memory" in done.stderr
 
 
 def test_given_labels_and_eps_are_in_the_record():
