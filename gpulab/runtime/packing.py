@@ -33,12 +33,14 @@ def pack(
         args: device arrays and numbers, in its order.
         address: the device address of an array.
         abi: how arrays are passed.
-        maps: what encodes the arrays that are passed as tensor maps, by parameter name.
+        maps: what encodes the arrays that are passed as tensor maps, by parameter name. An array
+            that is named twice is its map first, then its address.
     """
     packed: list[bytes] = []
+    encoders = dict(maps or {})
     for param, arg in zip(params, args, strict=True):
-        if isinstance(arg, DeviceArray) and maps and param.name in maps:
-            packed.append(maps[param.name](arg))
+        if isinstance(arg, DeviceArray) and param.name in encoders:
+            packed.append(encoders.pop(param.name)(arg))
         elif isinstance(arg, DeviceArray):
             where = address(arg)
             packed += [_u64(where)] if abi == "c" else _numba_array(arg, where)

@@ -23,23 +23,7 @@
 // accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", IJHPCA 36(4),
 // 2022 (sums outside of the tensor core, the scaled low part).
 #include "matmul/mma_loop.cuh"
-
-constexpr float kLowScale = 8192.0f;  // 2^13: 2^-149, scaled, is 2^-136
-
-// Both parts of the fragments of one operand tile of kWords registers.
-template <int kWords>
-struct Parts {
-    unsigned high[kWords], low[kWords];
-
-    void split(const unsigned (&words)[kWords]) {
-#pragma unroll
-        for (int i = 0; i < kWords; ++i) {
-            const float value = __uint_as_float(words[i]);
-            high[i] = ptx::round_to_tf32(value);
-            low[i] = __float_as_uint((value - __uint_as_float(high[i])) * kLowScale);
-        }
-    }
-};
+#include "matmul/split.cuh"
 
 template <class T>
 struct SplitSums {
@@ -93,30 +77,6 @@ struct SplitSums {
     }
 };
 
-inline bool finite(float value) { return (__float_as_uint(value) & 0x7f800000) != 0x7f800000; }
-
-// The lane's results of the warp's tile at (row, column) that are not finite, once more: a fused
-// multiply-add a term.
-template <class T>
-void sum_again(const float* a, const float* b, float* c, int m, int n, int k, int row, int column) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int element = 0; element < T::kWarpM / 8 * (T::kWarpN / 4); ++element) {
-        const int r = row + element / (T::kWarpN / 4) * 8 + lane / 4;
-        const int x = element % (T::kWarpN / 4);
-        const int at = column + x / 2 * 8 + lane % 4 * 2 + x % 2;
-        if (r >= m || at >= n) continue;
-        float* const to = c + static_cast<long long>(r) * n + at;
-        if (finite(*to)) continue;
-        const float* left = a + static_cast<long long>(r) * k;
-        const float* right = b + at;
-        float sum = 0.0f;
-#pragma unroll 1
-        for (int t = 0; t < k; ++t, right += n) sum = fmaf(left[t], *right, sum);
-        *to = sum;
-    }
-}
-
 // kVector: n and k are multiples of 4, so every row starts on 16 bytes; else any n and k.
 // Grid: one block a tile of C; block: T::kThreads; dynamic shared memory: T::kStages *
 // T::kStageBytes.
@@ -132,6 +92,6 @@ __global__ void __launch_bounds__(T::kThreads)
             all_finite &= finite(value);
             return value;
         });
-        if (!all_finite) sum_again<T>(a, b, c, m, n, k, row, column);
+        if (!all_finite) sum_again<T::kWarpM, T::kWarpN>(a, b, c, m, n, k, row, column);
     });
 }

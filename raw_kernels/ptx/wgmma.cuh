@@ -55,6 +55,12 @@ inline void pin(float (&sums)[kCount]) {
 }
 
 template <int kCount>
+inline void pin(unsigned (&words)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(words[i])::"memory");
+}
+
+template <int kCount>
 inline void pin(int (&sums)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(sums[i])::"memory");
@@ -163,6 +169,31 @@ struct Wgmma<s8, 256, false> {
 };
 #undef GPULAB_INTS_32
 #undef GPULAB_INTS_8
+
+// ---- A from registers ----------------------------------------------------------------------------------------
+
+// Warp w gives rows 16 w to 16 w + 15 of A; a lane holds the words of mma.sync's A (ptx/mma.cuh). They may not be
+// changed until the multiplication is waited for.
+template <class Operand, int kN>
+struct WgmmaRegisters;
+
+#define GPULAB_WGMMA_REGISTERS(N, REGISTERS, A0, A1, A2, A3, TYPE, DEPTH, B, ADD, ...)                            \
+    template <>                                                                                                   \
+    struct WgmmaRegisters<TYPE, N> {                                                                              \
+        static void multiply(float (&d)[N / 2], const unsigned (&a)[4], unsigned long long b, int add) {          \
+            asm volatile(                                                                                         \
+                "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " ADD ", 0;\n\t"                                           \
+                "wgmma.mma_async.sync.aligned.m64n" #N #DEPTH ".f32." #TYPE "." #TYPE                             \
+                " {" REGISTERS "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", p, 1, 1;\n\t}"                        \
+                : __VA_ARGS__                                                                                     \
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)                                    \
+                : "memory");                                                                                      \
+        }                                                                                                         \
+    };
+
+GPULAB_N64(GPULAB_WGMMA_REGISTERS, tf32, k8, "%36", "%37")
+GPULAB_N128(GPULAB_WGMMA_REGISTERS, tf32, k8, "%68", "%69")
+#undef GPULAB_WGMMA_REGISTERS
 
 #undef GPULAB_EVERY_N
 #undef GPULAB_WGMMA_K

@@ -114,6 +114,19 @@ def test_only_the_named_arrays_are_packed_as_maps():
     assert packed == [b"m" * 128, (512).to_bytes(8, "little"), (8).to_bytes(4, "little")]
 
 
+def test_an_array_that_is_named_twice_is_its_map_first_and_then_its_address():
+    x, y = (DeviceArray((8, 64), np.dtype("u2"), at) for at in (256, 512))
+    first, second, _ = PARAMS
+    for _ in range(2):  # every launch anew
+        packed = packing.pack(
+            (first, second, first, first),
+            [x, y, x, x],
+            lambda array: array.handle,
+            maps={"x": lambda array: b"m" * 128},
+        )
+        assert packed == [b"m" * 128, *(at.to_bytes(8, "little") for at in (512, 256, 256))]
+
+
 # -- on the card -----------------------------------------------------------------------------------
 
 

@@ -6,22 +6,21 @@ import re
 from dataclasses import replace
 
 import pytest
+from wgmma_compiled import compiled, findings
 
-from gpulab import arch, registry
+from gpulab import registry
 from gpulab.formats import get, storage_dtype
 from gpulab.kernels.matmul import wgmma, wgmma_tiles
 from gpulab.kernels.matmul.wgmma_tiles import PROMOTED, TILES, Cost, Tile
-from gpulab.registry import LaunchPlan, RawBuild, Variant
-from gpulab.runtime import nvrtc, resources
+from gpulab.registry import LaunchPlan, Variant
+from gpulab.runtime import resources
 
-HOPPER = arch.get((9, 0))
 CANDIDATES = [
     pytest.param(v, t, id=f"{v.format}-{v.output}-{v.contract}-{t.block_m}x{t.block_n}x{t.cluster}")
     for v in wgmma.VARIANTS
     for t, _ in (PROMOTED if v.promotion else TILES)
     if v.format not in ("fp16", "e5m2")  # the same code as bf16 and e4m3 but for a letter
 ]
-SERIALISED = ("C7508", "C7509", "C7510", "C7511")
 SHAPES = [(1, 8, 16), (64, 64, 64), (129, 264, 80), (1024, 1024, 1024), (4096, 7168, 2048)]
 
 
@@ -34,31 +33,11 @@ def _named(fmt: str, output: str, contract: str = "") -> Variant:
     return found
 
 
-def _compile(build: RawBuild) -> tuple[nvrtc.Compiled, resources.Resources]:
-    made = nvrtc.compile_cubin(build.source, build.entry, (9, 0), feature_target=True)
-    return made, resources.parse(made.log, made.lowered, made.ptx)
-
-
-def findings(used: resources.Resources, t: Tile) -> list[str]:
-    """What keeps a tile from running at all, or at its speed."""
-    found = [w for w in used.warnings if any(code in w for code in SERIALISED)]
-    found += [f"warning: {w}" for w in used.warnings]
-    if used.spill_bytes or used.stack_bytes:
-        found.append(f"{used.spill_bytes} bytes spilled, {used.stack_bytes} of stack")
-    if used.registers * t.threads > HOPPER.registers_per_sm:
-        found.append(f"{used.registers} registers x {t.threads}")
-    if used.shared_bytes + t.shared_bytes > HOPPER.shared_per_block_bytes:
-        found.append(f"{used.shared_bytes + t.shared_bytes} bytes of shared memory")
-    if used.max_threads_per_block != t.threads:
-        found.append(f"compiled for {used.max_threads_per_block} threads")
-    return found
-
-
 @pytest.mark.parametrize(("variant", "tile"), CANDIDATES)
 def test_every_candidate_compiles_without_spills_or_serialisation(
     variant: Variant, tile: Tile
 ) -> None:
-    made, used = _compile(wgmma.build_tile(variant, tile))
+    made, used = compiled(wgmma.build_tile(variant, tile))
     assert findings(used, tile) == []
     assert ".target sm_90a" in made.ptx
     # Every multiplication is the declared one, as wide as the tile or its part.
@@ -75,7 +54,7 @@ def test_every_candidate_compiles_without_spills_or_serialisation(
 
 def test_a_tile_that_spills_is_found() -> None:
     wide = Tile(64, 256, 4, 1, part=256)
-    _, used = _compile(wgmma.build_tile(_named("e4m3", "fp32", "promoted"), wide))
+    _, used = compiled(wgmma.build_tile(_named("e4m3", "fp32", "promoted"), wide))
     assert any("spilled" in each for each in findings(used, wide))
 
 
