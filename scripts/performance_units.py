@@ -41,6 +41,9 @@ class HostClock:
     def record(self) -> float:
         return float(next(self.events))
 
+    def passed(self, event: float) -> bool:
+        return False
+
     def elapsed_ms(self, start: float, stop: float) -> float:
         return stop - start
 

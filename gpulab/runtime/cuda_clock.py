@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gpulab.errors import GpulabError, UsageError
+from gpulab.errors import FaultError, GpulabError, UsageError
 from gpulab.runtime import cuda_errors, telemetry
 from gpulab.runtime.cuda import CudaDevice
 from gpulab.runtime.device import Device
@@ -17,6 +18,13 @@ from gpulab.runtime.telemetry import Telemetry
 from gpulab.runtime.timing import CaptureError
 
 _BYTE = np.dtype(np.uint8)
+_SUCCESS, _NOT_SUPPORTED = 0, 801  # CUresult
+_ATTRIBUTES = {
+    "sm_khz": "ClockRate",
+    "multiprocessors": "MultiProcessorCount",
+    "memory_khz": "MemoryClockRate",
+    "memory_bits": "GlobalMemoryBusWidth",
+}
 _UNKNOWN_L2 = 64 << 20  # a card that does not tell its L2: larger than any of its generation
 
 
@@ -25,9 +33,10 @@ class CudaClock:
 
     Args:
         device: the card.
+        reset: stands for the driver's ``cuCtxResetPersistingL2Cache``.
     """
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: CudaDevice, reset: Callable[[], int] | None = None) -> None:
         self.device = device
         cuda = device.cupy.cuda
         card = cuda.Device(device.connection.card.index)
@@ -36,17 +45,39 @@ class CudaClock:
         self._buffer: Any = device.empty((self.flush_bytes,), _BYTE, 0, "L2 flush").handle
         self._read = telemetry.reader(str(card.pci_bus_id))
         self._pattern = 0
+        self._reset = reset
 
     def flush(self) -> None:
         """Queue overwriting twice the L2, each time with another byte."""
         self._pattern = (self._pattern + 1) % 256
         self._buffer.data.memset_async(self._pattern, self.flush_bytes, self.device.stream)
 
+    def reset_persisting(self) -> None:
+        """Make the lines of the L2 that outlive a flush because they persist normal ones.
+
+        Raises:
+            FaultError: the driver refuses, and not because the card knows no such lines.
+        """
+        reset = self._reset or ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache
+        status = int(reset())
+        if status not in (_SUCCESS, _NOT_SUPPORTED):
+            raise FaultError(f"cuCtxResetPersistingL2Cache: error {status}", fault="cuda")
+
+    def peaks(self) -> dict[str, int]:
+        """What the driver says of the card: clocks in kHz, the width of its memory bus in bits."""
+        card = self.device.cupy.cuda.Device(self.device.connection.card.index)
+        known = {name: int(card.attributes.get(key, 0)) for name, key in _ATTRIBUTES.items()}
+        return {name: value for name, value in known.items() if value > 0}
+
     def record(self) -> Any:
         """Queue an event on the device's stream."""
         event = self.device.cupy.cuda.Event()
         event.record(self.device.stream)
         return event
+
+    def passed(self, event: Any) -> bool:
+        """Whether the card has reached an event."""
+        return bool(event.done)
 
     def elapsed_ms(self, start: Any, stop: Any) -> float:
         """Milliseconds between two events."""

@@ -2,9 +2,10 @@
 
 For each run, in this order on one stream: the output is filled with poison; a buffer of at least
 twice the L2 is overwritten, often enough to keep the card busy until the host has queued what
-follows (so that no launch latency falls between the events); an event, the kernel, an event. Then
-the whole device is waited for, which counts work on other streams too, and the output of the
-timed run is verified. Copies are never inside the events.
+follows (so that no launch latency falls between the events); an event, the kernel, an event. Where
+the card reaches the first event before the last is queued, the run is discarded and repeated behind
+twice the backlog. Then the whole device is waited for, which counts work on other streams too, and
+the output of the timed run is verified. Copies are never inside the events.
 
 A kernel under 50 us is timed as a graph of many launches that rotate over the input sets (or, if
 it cannot be captured, as that many launches behind a backlog), and the window is divided by their
@@ -31,6 +32,7 @@ WINDOW_MS = 0.5
 MIN_LAUNCHES, MAX_LAUNCHES = 10, 500
 MAX_BACKLOG = 256
 _PILOTS = 3
+HOST_INCLUDED = "the host queues slower than the card runs: host time is included"
 
 
 class Clock(Protocol):
@@ -44,6 +46,9 @@ class Clock(Protocol):
 
     def record(self) -> Any:
         """Queue an event."""
+
+    def passed(self, event: Any) -> bool:
+        """Whether the card has reached an event."""
 
     def elapsed_ms(self, start: Any, stop: Any) -> float:
         """Milliseconds between two events that have passed."""
@@ -83,6 +88,7 @@ class Subject:
         set_bytes: bytes of inputs and outputs of one set.
         refill: queue filling the output of set i with poison.
         verify: look at the output of set i after it was timed; the reason why it is wrong, or None.
+        most: launches in a window at most; with as many as sets, none finds what another left.
     """
 
     launch: Callable[[int], object]
@@ -90,6 +96,7 @@ class Subject:
     set_bytes: int
     refill: Callable[[int], object] = _nothing
     verify: Callable[[int], str | None] = _nothing
+    most: int = MAX_LAUNCHES
 
 
 @dataclass
@@ -106,6 +113,7 @@ class Timing:
         warmup: untimed runs before.
         flush_bytes: overwritten before each window, ``backlog`` times.
         backlog: see ``flush_bytes``.
+        discarded: windows that the card reached before the host had queued them.
         verified: outputs that were looked at after being timed.
         wrong: what was wrong with them.
         before, after: clocks and power at the first and the last run.
@@ -119,6 +127,7 @@ class Timing:
     warmup: int
     flush_bytes: int
     backlog: int
+    discarded: int = 0
     samples_ms: list[float] = field(default_factory=list)
     verified: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -145,6 +154,7 @@ class Timing:
             "warmup": self.warmup,
             "flush_bytes": self.flush_bytes,
             "backlog": self.backlog,
+            "discarded": self.discarded,
             "verified": self.verified,
             "wrong": list(self.wrong),
             "samples_ms": list(self.samples_ms),
@@ -216,10 +226,10 @@ class _Lane:
         self.start: Callable[[int], object] = subject.launch
         self.timing = Timing("events", 1, "flushed", subject.sets, warmup, clock.flush_bytes, 1)
         pilot_ms = self._pilot()
-        if pilot_ms < GRAPH_BELOW_MS:
+        if pilot_ms < GRAPH_BELOW_MS and subject.most > 1:
             self._many_launches(pilot_ms, warmup)
 
-    def _window(self, index: int) -> tuple[Any, Any, float]:
+    def _queue(self, index: int) -> tuple[Any, Any, float]:
         """Queue one window; its events, and the host's milliseconds to queue it."""
         for _ in range(self.timing.backlog):
             self.clock.flush()
@@ -229,27 +239,46 @@ class _Lane:
         stop = self.clock.record()
         return start, stop, self.clock.host_ms() - begun
 
+    def _window(
+        self,
+        index: int,
+        before: Callable[[], object] = lambda: None,
+        during: Callable[[], object] = lambda: None,
+    ) -> float:
+        """Milliseconds of a window that was queued before the card reached it.
+
+        Args:
+            index: of the input set.
+            before: queues what comes before the backlog.
+            during: is called while the card works.
+        """
+        while True:
+            before()
+            start, stop, _ = self._queue(index)
+            late = self.clock.passed(start)
+            during()
+            self.clock.synchronize()
+            if late and self.timing.backlog == MAX_BACKLOG:
+                self.timing.note = HOST_INCLUDED
+            if not late or self.timing.backlog == MAX_BACKLOG:
+                return self.clock.elapsed_ms(start, stop)
+            self.timing.discarded += 1
+            self.timing.backlog = min(MAX_BACKLOG, 2 * self.timing.backlog)
+
     def _pilot(self) -> float:
         """Settle the backlog for the present way to start, then the milliseconds of a window."""
         queueing = []
         for i in range(_PILOTS):
-            queueing.append(self._window(i % self.subject.sets)[2])
+            queueing.append(self._queue(i % self.subject.sets)[2])
             self.clock.synchronize()
         wanted = math.ceil(1.5 * statistics.median(queueing) / self.lead_ms)
         self.timing.backlog = min(MAX_BACKLOG, max(1, wanted))
-        if wanted > MAX_BACKLOG:
-            self.timing.note = "the host queues slower than the card runs: host time is included"
-        took = []
-        for i in range(_PILOTS):
-            start, stop, _ = self._window(i % self.subject.sets)
-            self.clock.synchronize()
-            took.append(self.clock.elapsed_ms(start, stop))
-        return statistics.median(took)
+        return statistics.median(self._window(i % self.subject.sets) for i in range(_PILOTS))
 
     def _many_launches(self, pilot_ms: float, warmup: int) -> None:
         timing, subject = self.timing, self.subject
         wanted = math.ceil(WINDOW_MS / max(pilot_ms, 1e-4))
-        count = min(MAX_LAUNCHES, max(MIN_LAUNCHES, wanted))
+        count = min(MAX_LAUNCHES, subject.most, max(MIN_LAUNCHES, wanted))
 
         def body() -> None:
             for i in range(count):
@@ -271,18 +300,21 @@ class _Lane:
 
     def run(self, number: int, *, first: bool, last: bool) -> None:
         """One timed window, then the look at what it computed."""
-        clock, timing, subject = self.clock, self.timing, self.subject
+        timing, subject = self.timing, self.subject
         index = number % subject.sets
         touched = [index] if timing.launches == 1 else range(min(subject.sets, timing.launches))
-        for each in touched:
-            subject.refill(each)
-        start, stop, _ = self._window(index)
-        if first:
-            timing.before = clock.telemetry()
-        if last:
-            timing.after = clock.telemetry()
-        clock.synchronize()
-        timing.samples_ms.append(clock.elapsed_ms(start, stop) / timing.launches)
+
+        def refill() -> None:
+            for each in touched:
+                subject.refill(each)
+
+        def look() -> None:
+            if first:
+                timing.before = self.clock.telemetry()
+            if last:
+                timing.after = self.clock.telemetry()
+
+        timing.samples_ms.append(self._window(index, refill, look) / timing.launches)
         for each in touched:
             timing.verified += 1
             reason = subject.verify(each)

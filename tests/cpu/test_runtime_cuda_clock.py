@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import runtime_fakes
 
+from gpulab.errors import FaultError
 from gpulab.runtime import telemetry
 from gpulab.runtime.cuda import CudaDevice
 from gpulab.runtime.cuda_clock import CudaClock
@@ -116,3 +117,22 @@ def test_a_failed_capture_ends_and_says_why(clock):
     clock.device.stream.broken = True
     with pytest.raises(CaptureError, match="Invalidated"):
         clock.capture(lambda: None)
+
+
+@pytest.mark.parametrize("status", [0, 801])
+def test_persisting_lines_are_reset_where_a_card_has_them(clock, status):
+    called = []
+    CudaClock(clock.device, lambda: called.append(status) or status).reset_persisting()
+    assert called == [status]
+
+
+def test_a_driver_that_refuses_the_reset_is_heard(clock):
+    with pytest.raises(FaultError, match="error 999"):
+        CudaClock(clock.device, lambda: 999).reset_persisting()
+
+
+def test_peaks_are_what_the_driver_tells(clock):
+    assert clock.peaks() == {}
+    card = clock.device.cupy.cuda.Device(0)
+    card.attributes |= {"ClockRate": 1_980_000, "GlobalMemoryBusWidth": 6144}
+    assert clock.peaks() == {"sm_khz": 1_980_000, "memory_bits": 6144}

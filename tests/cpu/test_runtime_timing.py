@@ -53,6 +53,9 @@ class SimulatedCard:
         self.work("event", 0.0)
         return self.card
 
+    def passed(self, event):
+        return event <= self.host
+
     def elapsed_ms(self, start, stop):
         return stop - start
 
@@ -101,6 +104,27 @@ def test_without_the_backlog_the_host_would_be_in_it(monkeypatch):
     measured = time_kernel(card, kernel(card, 0.1))
     assert measured.summary.median > 0.2
     assert "host time is included" in measured.note
+
+
+def test_a_window_the_host_fell_behind_in_is_measured_again():
+    """The host stalls once while it queues: that run's time would be its own, not the kernel's."""
+    card = SimulatedCard(queue_ms=0.01, flush_ms=0.05)
+    started, refilled = [], []
+
+    def launch(i):
+        started.append(i)
+        card.host += 1.0 if len(started) == 12 else 0.0
+        card.work(f"kernel{i}", 0.1)
+
+    subject = Subject(launch, 3, 1000, refill=refilled.append)
+    measured = time_kernel(card, subject)
+    assert len(started) == 3 + 2 * timing._PILOTS + 10 + measured.discarded
+    assert measured.discarded >= 1
+    assert len(refilled) == 10 + measured.discarded
+    assert len(measured.samples_ms) == 10
+    assert measured.samples_ms == pytest.approx([0.1] * 10)
+    assert measured.note == ""
+    assert measured.details()["discarded"] == measured.discarded
 
 
 def test_defaults_are_three_warm_ups_and_ten_runs():
