@@ -147,11 +147,10 @@ def main() -> int:
     if not chosen:
         parser.error(f"no fixture contains {asked.only!r}")
     isolated = asked.isolated or asked.device == "cuda"
-    jobs = 1 if asked.device == "cuda" else asked.jobs
     out = asked.output.open("w") if asked.output else sys.stdout
     wrong = done = 0
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context) as pool:
+    with ProcessPoolExecutor(asked.jobs, context) as pool:
         for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
             options = Options(device=asked.device, seed=seed)
             waiting = [pool.submit(_task, one, options, isolated) for one in chosen]

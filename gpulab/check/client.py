@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import gpulab
+from gpulab.check.cards import Turn
 from gpulab.check.wire import Arrays, Message, WireError, pack, unpack
 from gpulab.errors import (
     BuildError,
@@ -35,10 +36,17 @@ _KEPT_PREFIXES = ("CUDA_", "NVIDIA_")
 ROOT = Path(gpulab.__file__).resolve().parent.parent
 
 
+def python_path() -> list[Path]:
+    """Folders of PYTHONPATH: what the judge imports from there a worker must find too."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [path.resolve() for path in map(Path, filter(None, given)) if path.is_dir()]
+
+
 def command(kind: str, scratch: str) -> list[str]:
     """The interpreter's command line: isolated from the user's site, the lab importable."""
+    places = [str(path) for path in dict.fromkeys([ROOT, *python_path()])]
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+        f"import sys; sys.path[:0] = {places!r}; "
         f"from gpulab.check.worker import main; main({kind!r}, {scratch!r}, {os.getpid()})"
     )
     return [sys.executable, "-I", "-B", "-c", code]
@@ -176,11 +184,17 @@ class Client:
 
     def __init__(self, device: str, memory_bytes: int = MEMORY_BYTES) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="gpulab-check-")
+        self.turn = Turn() if device == "cuda" else None
         scratch = self.folder.name
         self.channel = Channel(command("serve", scratch), environment(scratch), scratch)
         try:
             answer, _ = self.channel.ask(
-                {"do": "confine", "device": device, "memory_bytes": memory_bytes},
+                {
+                    "do": "confine",
+                    "device": device,
+                    "memory_bytes": memory_bytes,
+                    "readable": [str(path) for path in python_path()],
+                },
                 None,
                 START_SECONDS,
                 "starting the worker",
@@ -209,8 +223,11 @@ class Client:
     def ask(
         self, message: Message, arrays: Arrays | None = None, *, seconds: float, doing: str
     ) -> tuple[Message, Arrays]:
-        """One command; see ``Channel.ask``."""
-        return self.channel.ask(message, arrays, seconds, doing)
+        """One command; see ``Channel.ask``. What is timed has the card alone."""
+        if self.turn is None:
+            return self.channel.ask(message, arrays, seconds, doing)
+        with self.turn.alone() if message["do"] == "time" else self.turn.shared():
+            return self.channel.ask(message, arrays, seconds, doing)
 
     def python_to_ptx(
         self, path: Path, message: dict[str, Any], seconds: float, *, trusted: bool

@@ -55,6 +55,14 @@ def limit(memory_bytes: int, *, address_space: bool = True) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
+def data_bytes() -> int:
+    """What of this process counts against a limit of data now: proc(5), VmData."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
 def no_network() -> bool:
     """Move to an empty network namespace; False where the system forbids it."""
     libc, uid, gid = _libc(), os.getuid(), os.getgid()

@@ -1,8 +1,9 @@
 """Many submissions: judged in parallel, written as each finishes, resumable.
 
 Each of ``jobs`` judges is a process of its own that keeps the references of one seed; submissions
-run in workers below it. If a judge dies, the submission it had is tried once more alone and then
-called inconclusive: it never decides about another.
+run in workers below it. Where there are cards, a judge has one of them. If a judge dies, the
+submission it had is tried once more alone and then called inconclusive: it never decides about
+another.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
-from gpulab.check import confine
+from gpulab.check import cards, confine
 from gpulab.check.evidence import Diagnosis, Result
 from gpulab.check.session import Options
 from gpulab.errors import DeviceMissingError, GpulabError, UsageError
@@ -140,8 +142,10 @@ def _gave_up(path: Path, options: Options, text: str) -> Record:
     return result.to_json()
 
 
-def _prepare(parent: int) -> None:
+def _prepare(parent: int, card: SimpleQueue[str] | None) -> None:
     confine.die_with_parent(parent)
+    if card is not None:
+        cards.pin(card.get())
 
 
 def check_many(
@@ -197,9 +201,14 @@ def _parallel(
 ) -> Iterator[tuple[Path, str, Record | None]]:
     """(path, digest, record or None where the judge died), as they finish."""
     context = multiprocessing.get_context("spawn")
+    present = cards.usable() if options.device == "cuda" else ()
     left = list(waiting)
     while left:
-        with ProcessPoolExecutor(jobs, context, _prepare, (os.getpid(),)) as pool:
+        places = context.SimpleQueue() if present else None
+        if places is not None:
+            for number in range(jobs):
+                places.put(present[number % len(present)])
+        with ProcessPoolExecutor(jobs, context, _prepare, (os.getpid(), places)) as pool:
             running: dict[Future[Record], tuple[Path, str]] = {}
             broken: list[tuple[Path, str]] = []
             while left or running:

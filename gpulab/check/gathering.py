@@ -18,7 +18,8 @@ def gather(check: Check) -> None:
         "repeat",
     ):
         check.result.note(stage, "PASS")
-    check.result.note("faults", "PASS")
+    seen = "" if check.watched is not None else f"writes beside arrays alone: {check.unwatched}"
+    check.result.note("faults", "PASS", seen)
     for _, judgement in check.judged:
         for reason in judgement.reasons:
             if reason.code not in INCONCLUSIVE_CODES:

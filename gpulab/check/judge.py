@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpulab import exercises
-from gpulab.check import diagnose, measuring, ptx, submission
+from gpulab.check import claims, diagnose, measuring, ptx, speed, submission
 from gpulab.check.client import Client
 from gpulab.check.evidence import Diagnosis, Result
 from gpulab.check.gathering import gather
@@ -96,10 +97,16 @@ def _stop(result: Result, stage: str, error: GpulabError, subject: Subject | Non
 
 def _run(check: Check) -> None:
     """Everything; errors of the submission become its result."""
-    with check.workers(check.options.device, check.options.memory_bytes) as client:
+    with contextlib.ExitStack() as stack:
+
+        def worker(device: str) -> Client:
+            return stack.enter_context(check.workers(device, check.options.memory_bytes))
+
+        client = worker(check.options.device)
         try:
             check.progress("compile")
-            submitted = check.compile(client)
+            alone = check.options.device == "emulated"
+            submitted = check.compile(client, client if alone else worker("emulated"))
             shapes = check.shapes()
         except UsageError as error:
             _stop(check.result, "compile", error)
@@ -123,6 +130,7 @@ def _stages(check: Check, submitted: Submitted, shapes: Sequence[Shape]) -> None
     for shape in shapes:
         check.progress(" ".join(f"{k}={v}" for k, v in shape.dims.items()))
         try:
+            check.watch(shape)
             submitted.load()
             check.judge(shape, submitted.at(shape.dims))
         except GpulabError as error:
@@ -203,12 +211,12 @@ def _further(check: Check, submitted: Submitted) -> None:
     )  # fmt: skip
     if whole:
         _witness(check, submitted)
-    measuring.races(check, submitted)
+    measuring.races(check)
     measuring.state(check, submitted)
     if check.failing() is None:
-        measuring.memory(check, submitted)
-        measuring.times(check, submitted)
-        measuring.claims(check)
+        measuring.memory(check)
+        speed.times(check, submitted)
+        claims.claims(check, submitted)
 
 
 def _witness(check: Check, submitted: Submitted) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from gpulab.errors import BuildError, GpulabError
@@ -19,6 +20,11 @@ _MMA = re.compile(
     r"^\s*(?:@!?%p\d+\s+)?((?:mma|wmma\.mma|wgmma\.mma_async)\.[\w.:]+)", re.MULTILINE
 )
 _ATOMIC_ADD = re.compile(r"\b(?:atom|red)(?:\.\w+)*\.add(?:\.noftz)?\.(?:f|bf)\d+")
+_VARIABLE = re.compile(
+    r"^\s*(?:\.(?:visible|weak|extern|common)\s+)?\.global\s+(?:\.align\s+\d+\s+)?\.\w+\s+([\w$]+)",
+    re.MULTILINE,
+)
+_WORD = re.compile(r"[\w$]+")
 _HALF = re.compile(
     r"^\s*(?:@!?%p\d+\s+)?((?:add|sub|mul|fma|div|ex2|tanh)(?:\.\w+)*\.b?f16(?:x2)?)\s",
     re.MULTILINE,
@@ -102,6 +108,16 @@ def tensor_instructions(ptx: str) -> list[str]:
 def adds_atomically(ptx: str) -> bool:
     """Whether floats are added by atomics, so that two runs may differ in the last bits."""
     return _ATOMIC_ADD.search(ptx) is not None
+
+
+def variables(ptx: str) -> tuple[str, ...]:
+    """Variables of the module in global memory that its code names: a launch may leave data there.
+
+    C++ headers leave constants behind that no instruction names.
+    """
+    names = [match[1] for match in _VARIABLE.finditer(ptx)]
+    words = Counter(_WORD.findall(ptx))
+    return tuple(name for name in names if words[name] > 1)
 
 
 def arithmetic(ptx: str, instructions: Sequence[str]) -> str:

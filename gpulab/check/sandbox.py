@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpulab.check.client import Channel, command, environment
+from gpulab.check.client import Channel, command, environment, python_path
 from gpulab.errors import BuildError, UsageError
 
 MEMORY_BYTES = 2 << 30
@@ -123,6 +123,7 @@ def _readable() -> list[Path]:
         *kit.headers,
         package,
         sources.root(),
+        *python_path(),
     ]
     # A folder of mounts must not hide a user's files behind it: "/" and a home are never bound.
     return [p for p in dict.fromkeys(wanted) if p.is_dir() and p not in (Path("/"), Path.home())]

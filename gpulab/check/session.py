@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import ops
+from gpulab import arch, ops
 from gpulab.check import building, ptx
 from gpulab.check.client import MEMORY_BYTES, Client
 from gpulab.check.evidence import Result
-from gpulab.check.runner import Submitted
+from gpulab.check.runner import Code, Submitted
 from gpulab.check.subject import Arrays, Setting, get_subject
 from gpulab.check.submission import Submission
 from gpulab.check.token import Token
-from gpulab.errors import UsageError
+from gpulab.errors import GpulabError, KernelTimeoutError, UsageError
 from gpulab.exercises.base import Exercise, Shape
+from gpulab.numerics import structure
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.verdict import Judgement
 from gpulab.registry import Capability
@@ -80,30 +81,25 @@ class Check:
         self.subject = get_subject(exercise.op)
         self.capability = options.capability
         self.judged: list[tuple[Shape, Judgement]] = []
+        self.unwatched = ""
 
-    def compile(self, client: Client) -> Submitted:
+    def compile(self, client: Client, compiler: Client) -> Submitted:
         """Compile it, load it, and note what its code says about it.
+
+        Args:
+            client: the worker that runs it.
+            compiler: the worker that compiles it, which is confined. On the emulated device the
+                same; beside a card another, which also runs it where it can be looked into.
 
         Raises:
             GpulabError: it does not compile or load, or the device cannot run the exercise.
         """
-        if self.options.device == "emulated":
-            opened = self._open(client)
-            self._able()
-            code, held = building.build(
-                self.parsed, self.exercise, client, self.capability, trusted=self.options.trusted
-            )
-        else:  # the compiler's process is confined; the one with the card holds nothing else
-            opened = self._open(client)
-            self._able()
-            with self.workers("emulated", self.options.memory_bytes) as compiler:
-                code, held = building.build(
-                    self.parsed,
-                    self.exercise,
-                    compiler,
-                    self.capability,
-                    trusted=self.options.trusted,
-                )
+        opened = self._open(client, self.options.device)
+        self.capability = (int(opened["capability"][0]), int(opened["capability"][1]))
+        self._able()
+        code, held = building.build(
+            self.parsed, self.exercise, compiler, self.capability, trusted=self.options.trusted
+        )
         self.result.facts["isolation"] = {**client.held, **held}
         self.instructions = ptx.tensor_instructions(code.ptx)
         self.atomics = ptx.adds_atomically(code.ptx)
@@ -119,7 +115,39 @@ class Check:
             instructions=self.instructions,
             resources=loaded["resources"],
         )
+        self.watched: Submitted | None = submitted
+        if compiler is not client:
+            self.watched = self._watch(compiler, code)
         return submitted
+
+    def _watch(self, client: Client, code: Code) -> Submitted | None:
+        """The same code on the emulated device, which sees what a card does not show."""
+        watched = Submitted(client, code, self.exercise, self.options.seconds)
+        try:
+            if self.capability not in arch.EMULATED:
+                raise UsageError(f"sm_{self.capability[0]}{self.capability[1]} is not emulated")
+            self._open(client, "emulated")
+            watched.load()
+        except GpulabError as error:
+            self.unwatched = error.message
+            return None
+        return watched
+
+    def watch(self, shape: Shape) -> None:
+        """Beside a card: launch once on the emulated device, which stops at what is illegal.
+
+        Raises:
+            GpulabError: a fault, or a launch shape that no device takes.
+        """
+        if self.watched is None or self.options.device != "cuda" or shape == self.timed_shape:
+            return
+        try:
+            self.watched.load()
+            self.watched.at(shape.dims)(self.stored(shape), poison=structure.POISONS[0])
+        except KernelTimeoutError as error:
+            if not self.judged:  # of the smallest shape
+                raise
+            self.watched, self.unwatched = None, error.message
 
     def _able(self) -> None:
         """Refuse a device that cannot run the exercise: no verdict about the submission."""
@@ -131,15 +159,10 @@ class Check:
                 refused=True,
             )
 
-    def _open(self, client: Client) -> dict[str, Any]:
-        message = {
-            "do": "open",
-            "device": self.options.device,
-            "capability": list(self.capability),
-        }
+    def _open(self, client: Client, device: str) -> dict[str, Any]:
+        message = {"do": "open", "device": device, "capability": list(self.capability)}
         seconds = building.COMPILE_SECONDS
         opened, _ = client.ask(message, seconds=seconds, doing="opening the device")
-        self.capability = (int(opened["capability"][0]), int(opened["capability"][1]))
         return opened
 
     # -- what it is judged by ---------------------------------------------------------------------
@@ -155,13 +178,17 @@ class Check:
             Token(self.exercise.name, self.seed, shape.dims, self.options.device, self.capability)
         )
 
+    @property
+    def timed_shape(self) -> Shape:
+        """The size that is timed."""
+        families = self.exercise.shapes[0].families[:2]
+        return Shape(dict(self.exercise.timed), "the size that is timed", families)
+
     def shapes(self) -> list[Shape]:
         """The cases to judge."""
         shapes = [*self.exercise.shapes, unforeseen(self.exercise, self.seed)]
         if self.options.device == "cuda":
-            families = self.exercise.shapes[0].families[:2]
-            timed = Shape(dict(self.exercise.timed), "the size that is timed", families)
-            shapes.append(timed)
+            shapes.append(self.timed_shape)
         only = self.options.only
         if only is None:
             return shapes

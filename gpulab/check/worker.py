@@ -44,6 +44,7 @@ class Worker:
         self.scratch = scratch
         self.store = Store(scratch / "cache")
         self.bench: Any = None
+        self.memory_bytes: int | None = None
 
     def answer(self, message: Message, arrays: Arrays) -> tuple[Message, Arrays]:
         """One command; a GpulabError becomes an ``error`` of the answer."""
@@ -76,7 +77,10 @@ class Worker:
         nvrtc.supported(kit)
         nvjitlink.version(kit.version[0])
         loaded: list[Any] = [cache]
-        confine.limit(int(message["memory_bytes"]), address_space=not card)
+        if card:  # the driver maps far more than it uses: what it has when it is opened is free
+            self.memory_bytes = int(message["memory_bytes"])
+        else:
+            confine.limit(int(message["memory_bytes"]))
         held = {"memory limit": True, "no network": confine.no_network()}
         if not card:  # a driver opens files of its own choosing
             from gpulab.runtime import emulated
@@ -87,6 +91,7 @@ class Worker:
                 *{Path(sys.prefix), Path(sys.base_prefix), package},
                 *(Path(p) for p in ("/usr", "/lib", "/lib64", "/dev/null", "/dev/urandom")),
                 *(package.parent / "raw_kernels",),
+                *map(Path, message["readable"]),
                 *kit.headers,
                 kit.library.parent,
                 Path(sysconfig.get_paths()["purelib"]),
@@ -120,6 +125,8 @@ class Worker:
         from gpulab.check.workbench import Workbench
 
         self.bench = Workbench(str(message["device"]), _capability(message), self.store)
+        if self.memory_bytes is not None:
+            confine.limit(confine.data_bytes() + self.memory_bytes, address_space=False)
         return self.bench.describe(), {}
 
 

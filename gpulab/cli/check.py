@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from gpulab.check.session import Options
 
 JOURNAL = "gpulab-check.jsonl"
+JUDGES_PER_CARD = 4
+"""While one times, the others compile and compute references."""
 
 
 @click.command("check", short_help="Judge submitted kernels: right or not, by how much, and why.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--replay", metavar="TOKEN", help="Judge exactly the case of this token.")
-@click.option("--jobs", type=int, help="Submissions at a time (default: one a processor).")
+@click.option(
+    "--jobs", type=int, help="Submissions at a time (default: one a processor, at most 4 a card)."
+)
 @click.option("--resume", is_flag=True, help="Take over finished results of an interrupted run.")
 @click.option("--results", type=click.Path(path_type=Path), metavar="FILE",
               help=f"Where results of a folder are kept (default {JOURNAL}).")  # fmt: skip
@@ -88,7 +92,7 @@ def command(
     journal = folder.Journal(results or Path(JOURNAL), options) if many or results else None
     if resume and journal is None:
         raise UsageError("--resume is for a folder", fix="name a folder, or give --results FILE")
-    workers = jobs or (1 if options.device == "cuda" else len(os.sched_getaffinity(0)))
+    workers = jobs or _judges(options)
     console = Console(stderr=as_json, quiet=quiet, width=max(120, Console().width))
     records = []
     for record in folder.check_many(found, options, workers, journal, resume=resume):
@@ -114,6 +118,16 @@ def command(
     if not as_json and (many or quiet):
         click.echo(page.summary(records))
     return max((int(r["exit_code"]) for r in records), default=EXIT_PASS)
+
+
+def _judges(options: Options) -> int:
+    """One a processor; on cards few enough that their contexts fit."""
+    from gpulab.check import cards
+
+    processors = len(os.sched_getaffinity(0))
+    if options.device != "cuda":
+        return processors
+    return min(processors, JUDGES_PER_CARD * max(1, len(cards.usable())))
 
 
 def _write(path: Path, text: str) -> None:

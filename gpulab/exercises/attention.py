@@ -85,7 +85,7 @@ EXERCISE = Exercise(
     submit=(
         "Submit one file: the kernel, and as claims in its header its error and gate fraction, its "
         "time at 16 causal heads of 2048 x 2048 x 64, and one sentence where its speed came from:\n"
-        "// gpulab: claim max_abs_err=... gate_fraction=... time_ms=... baseline_ms=... "
+        "// gpulab: claim max_abs_err=... gate_fraction=... time_ms=... "
         'speedup_from="..."'
     ),
     hints=(

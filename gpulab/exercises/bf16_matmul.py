@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.matmul_common import SUBMIT, TIMED, parameters, shapes
+from gpulab.exercises.matmul_common import BASELINE, SUBMIT, TIMED, parameters, shapes
 from gpulab.registry import Variant
 
 _VARIANT = Variant("bf16", "fp32", "fp32")
@@ -25,6 +25,7 @@ EXERCISE = Exercise(
         "In Numba the inputs arrive as uint16 codes, which are the upper halves of float32 numbers."
     ),
     submit=SUBMIT,
+    baseline=BASELINE,
     hints=(
         "__bfloat162float(x) is exact, and free of surprises: it appends 16 zero bits.",
         "In Numba: libdevice.int_as_float(int32(code) << int32(16)).",

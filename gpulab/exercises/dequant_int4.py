@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpulab.exercises.base import Exercise, Shape
+from gpulab.exercises.matmul_common import BASELINE
 from gpulab.numerics.inputs import DEFAULT
 from gpulab.registry import Param, Variant
 
@@ -61,6 +62,7 @@ EXERCISE = Exercise(
         "Subtract no zero point from the sum: the sum over a (q + 8) is several times larger than "
         "the result, and so are its errors."
     ),
+    baseline=BASELINE,
     submit=(
         "Submit one file: the kernel, and as claims in its header your error and gate fraction "
         "beside the float32 kernel's, the time at 16 x 4096 x 4096, and one sentence where its "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.matmul_common import SUBMIT, TIMED, parameters, shapes
+from gpulab.exercises.matmul_common import BASELINE, SUBMIT, TIMED, parameters, shapes
 from gpulab.registry import Variant
 
 _VARIANT = Variant("fp16", "fp32", "fp32")
@@ -27,6 +27,7 @@ EXERCISE = Exercise(
         "the traffic; convert at the moment of use."
     ),
     submit=SUBMIT,
+    baseline=BASELINE,
     hints=(
         "The type of the pointers, the type of the tiles and the type of the sum are three "
         "separate decisions.",

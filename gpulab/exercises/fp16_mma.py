@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.matmul_common import SUBMIT, TIMED, parameters, shapes
+from gpulab.exercises.matmul_common import BASELINE, SUBMIT, TIMED, parameters, shapes
 from gpulab.registry import Variant
 
 _VARIANT = Variant("fp16", "fp32", "fp32")
@@ -28,6 +28,7 @@ EXERCISE = Exercise(
         "follows the instruction you use. wmma is not emulated: without a card use mma.sync."
     ),
     submit=SUBMIT,
+    baseline=BASELINE,
     hints=(
         "Load zeros beyond the matrix: they add exactly nothing.",
         "The order of the registers of A is: row, row + 8, then the same rows 8 columns on.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.matmul_common import SUBMIT, TIMED, parameters, shapes
+from gpulab.exercises.matmul_common import BASELINE, SUBMIT, TIMED, parameters, shapes
 from gpulab.registry import Variant
 
 _VARIANT = Variant("e4m3", "fp32", "fp32")
@@ -26,6 +26,7 @@ EXERCISE = Exercise(
         "are 256 codes to test it on."
     ),
     submit=SUBMIT,
+    baseline=BASELINE,
     hints=(
         "Move the 7 magnitude bits to bit 20 of a float32: exponent and mantissa land in their "
         "fields, and only the bias is wrong, by a power of two.",

@@ -9,6 +9,7 @@ from gpulab.kernels.matmul.simt import params
 from gpulab.numerics.inputs import DEFAULT
 from gpulab.registry import Param, Variant
 
+BASELINE = "tiled-matmul"
 TIMED = {"m": 2048, "n": 2048, "k": 2048}
 
 

@@ -40,6 +40,6 @@ def unforeseen(rng: np.random.Generator) -> Mapping[str, int]:
 SUBMIT = (
     "Submit one file: the kernel, and as claims in its header its error and gate fraction, its "
     "time at 4096 x 4096, and one sentence where its speed came from:\n"
-    "// gpulab: claim max_abs_err=... gate_fraction=... time_ms=... baseline_ms=... "
+    "// gpulab: claim max_abs_err=... gate_fraction=... time_ms=... "
     'speedup_from="..."'
 )

@@ -5,7 +5,8 @@ import struct
 import numpy as np
 import pytest
 
-from gpulab.check import patterns, sandbox, workbench
+from gpulab.check import held as held_args
+from gpulab.check import patterns, sandbox
 from gpulab.check.session import unforeseen
 from gpulab.errors import FaultError
 from gpulab.exercises import get
@@ -33,7 +34,7 @@ class Function:
 
 def held():
     inputs = {"a": np.ones((3, 5), np.float16), "b": np.ones((5, 2), np.float16)}
-    return workbench._Held(FakeCard(), Function, inputs, {"m": 3, "n": 2, "k": 5}, 0xA5)
+    return held_args.Held(FakeCard(), Function, inputs, {"m": 3, "n": 2, "k": 5}, 0xA5)
 
 
 def test_arrays_on_a_card_lie_between_guard_bands():
@@ -48,7 +49,7 @@ def test_arrays_on_a_card_lie_between_guard_bands():
 def test_a_write_beside_an_array_is_a_fault(at, side):
     mine = held()
     size = mine.whole[2].handle.size
-    mine.whole[2].handle[size - workbench.GUARD_BYTES if at else workbench.GUARD_BYTES - 1] = 0
+    mine.whole[2].handle[size - held_args.GUARD_BYTES if at else held_args.GUARD_BYTES - 1] = 0
     with pytest.raises(FaultError, match=f"1 bytes {side} the array c"):
         mine.check_guards()
 

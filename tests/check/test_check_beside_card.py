@@ -1,0 +1,143 @@
+"""On a card a submission is also run where it can be looked into: the emulated device beside it.
+
+The card is pretended: another emulated device, of which only outputs are seen.
+"""
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpulab import exercises
+from gpulab.check import workbench
+from gpulab.errors import FaultError, KernelTimeoutError
+from gpulab.runtime.emulated import EmulatedDevice
+
+TESTS = Path(__file__).resolve().parents[1]
+WRONG = TESTS / "submissions" / "wrong" / "fp16-matmul"
+NAIVE = TESTS / "submissions" / "correct" / "fp16-matmul" / "naive.cu"
+
+
+class Pretended(EmulatedDevice):
+    """Sees no fault of a kernel and has no state that it tells of."""
+
+    def __init__(self, capability, store):
+        super().__init__(capability, store=store)
+        self.machine.track = False
+        self.machine.memory.track = False
+
+    def _bind(self, function, plan, args):
+        start = super()._bind(function, plan, args)
+
+        def launch():
+            try:
+                return start()
+            except FaultError:
+                return workbench.LaunchReport()
+
+        return launch
+
+    def free(self, *arrays):
+        with contextlib.suppress(FaultError):
+            super().free(*arrays)
+
+
+@pytest.fixture
+def on_card(monkeypatch, judged):
+    """Judge as on a card of a capability."""
+    shown = exercises.get("fp16-matmul")
+    small = replace(shown, timed={"m": 24, "n": 20, "k": 40})
+    monkeypatch.setitem(exercises.catalogue(), "fp16-matmul", small)
+
+    def run(path, capability=(9, 0), **options):
+        inner = workbench.open_mode
+
+        def opened(kind, asked, mode, store):
+            if kind == "cuda":
+                return Pretended(min(capability, (9, 0)), store)
+            return inner(kind, asked, mode, store)
+
+        monkeypatch.setattr(workbench, "open_mode", opened)
+        describe = workbench.Workbench.describe
+
+        def told(self):
+            message = describe(self)
+            if self.kind == "cuda":
+                message["capability"] = list(capability)
+            return message
+
+        monkeypatch.setattr(workbench.Workbench, "describe", told)
+        return judged(path, device="cuda", timed=False, **options)
+
+    return run
+
+
+def stage(result, name):
+    return next(s for s in result.stages if s.name == name)
+
+
+def test_a_right_kernel_is_judged_at_the_timed_size_and_watched(on_card):
+    result = on_card(NAIVE)
+    assert result.verdict == "PASS", result.reason
+    assert {"m": 24, "n": 20, "k": 40} in result.facts["shapes"]
+    assert stage(result, "races").status == "PASS"
+    assert "sectors a load" in stage(result, "memory").text
+    assert "32 launches" in stage(result, "state").text
+
+
+@pytest.mark.parametrize(
+    ("path", "slug", "code"),
+    [
+        ("race/no_second_barrier.cu", "race", 6),
+        ("uninitialised/adds_to_the_output.cu", "uninitialised", 6),
+        ("out-of-bounds/no_guard.cu", "out-of-bounds", 6),
+        ("barrier-divergence/barrier_in_a_branch.cu", "barrier-divergence", 6),
+        ("scaled/twice.cu", "scaled", 1),
+    ],
+)
+def test_what_a_card_does_not_show_is_seen_beside_it(path, slug, code, on_card):
+    result = on_card(WRONG / path)
+    assert (result.verdict, result.diagnosis.slug, result.exit_code) == ("FAIL", slug, code)
+
+
+def test_a_card_that_is_not_emulated_is_not_watched_and_says_so(on_card, monkeypatch):
+    monkeypatch.setattr("gpulab.check.session.arch", SimpleNamespace(EMULATED=((8, 9),)))
+    result = on_card(NAIVE)
+    assert result.verdict == "PASS", result.reason
+    assert stage(result, "races").status == "not run"
+    assert "sm_90 is not emulated" in stage(result, "races").text
+    assert "writes beside arrays alone" in stage(result, "faults").text
+
+
+class Slow:
+    """Exceeds its budget from a size on."""
+
+    def __init__(self, most):
+        self.most, self.dims = most, {}
+
+    def load(self):
+        pass
+
+    def at(self, dims):
+        self.dims = dims
+        return self
+
+    def __call__(self, inputs, *, poison):
+        if self.dims["m"] > self.most:
+            raise KernelTimeoutError("the budget is exceeded")
+
+
+@pytest.mark.parametrize(("most", "verdict"), [(1, "PASS"), (0, "FAIL")])
+def test_what_is_too_slow_to_emulate_is_judged_on_the_card_alone(
+    most, verdict, on_card, monkeypatch
+):
+    """But a kernel that does not even end for one element never does."""
+    monkeypatch.setattr("gpulab.check.session.Check._watch", lambda *_: Slow(most))
+    result = on_card(NAIVE)
+    assert result.verdict == verdict, result.reason
+    if verdict == "PASS":
+        assert "the budget is exceeded" in stage(result, "races").text
+    else:
+        assert (result.diagnosis.slug, result.exit_code) == ("timeout", 5)
