@@ -74,6 +74,9 @@ class _Lab(click.Group):
             sys.exit(error.exit_code)
         except click.exceptions.Exit as error:
             sys.exit(error.exit_code)
+        except click.exceptions.NoArgsIsHelpError as error:  # a group alone: its commands
+            click.echo(error.format_message(), err=True)
+            sys.exit(2)
         except click.ClickException as error:
             usage = (
                 error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""

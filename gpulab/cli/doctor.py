@@ -7,7 +7,7 @@ import json
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
 
 @click.command("doctor", short_help="What is there, what is missing, how to fix it.")
@@ -25,15 +25,14 @@ def command(as_json: bool) -> int:
         for finding in findings:
             click.echo(json.dumps({"schema": 1, "finding": dataclasses.asdict(finding)}))
     else:
-        table = Table(box=None, pad_edge=False, show_header=False)
+        console = Console(soft_wrap=True, highlight=False)  # a command is copied in one piece
         for finding in findings:
             mark, style = {
                 "ok": ("ok", "green"),
                 "warning": ("note", "yellow"),
                 "missing": ("missing", "red"),
             }[finding.status]
-            table.add_row(f"[{style}]{mark}[/]", finding.name, finding.detail)
+            console.print(f"[{style}]{mark:<8}[/] {finding.name:<15}  {escape(finding.detail)}")
             if finding.fix:
-                table.add_row("", "", f"[bold]fix:[/] {finding.fix}")
-        Console(soft_wrap=True).print(table)
+                console.print(f"{'':24}  [bold]fix:[/] {escape(finding.fix)}")
     return 0 if doctor.usable(findings) else DeviceMissingError.exit_code

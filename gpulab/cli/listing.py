@@ -6,6 +6,7 @@ import json
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gpulab.cli.options import case_options
@@ -86,7 +87,7 @@ def command(
             v.accumulator,
             v.output,
             lowest,
-            f"{what} [{refusal}]" if refusal else what,
+            escape(f"{what} [{refusal}]" if refusal else what),
             style="dim" if refusal else None,
         )
     if not as_json:
