@@ -161,7 +161,7 @@ TARGETS = (
     ),
     Target("mma.sync bf16", _of("mma", "bf16"), (4096, 8192), 0.6),
     Target("CUDA-core fp32", _of("blocked", "fp32"), (4096, 8192), 0.95),
-    Target("3xTF32", _of("mma_3xtf32", "fp32", contract=TF32_SPLIT), (4096, 8192), 2.0),
+    Target("3xTF32", _of("wgmma_3xtf32", "fp32", contract=TF32_SPLIT), (4096, 8192), 2.0),
 )
 
 

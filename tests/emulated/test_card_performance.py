@@ -51,7 +51,9 @@ def test_the_rows_are_those_that_were_promised():
     assert {"raw/blocked fp32->fp32 (fp32 acc)", "library/cublas fp32->fp32 (fp32 acc)"} <= labels(
         *performance_units.AT_8192
     )
-    assert "raw/mma_3xtf32 fp32->fp32 (fp32 acc, 3xtf32)" in labels(*performance_units.AT_8192)
+    for kernel in ("raw/mma_3xtf32", "raw/wgmma_3xtf32"):
+        row = f"{kernel} fp32->fp32 (fp32 acc, 3xtf32)"
+        assert row in every & labels(*performance_units.AT_8192)
     assert not any("numba" in label or "simt" in label for label in every)
 
 
