@@ -38,9 +38,11 @@ def converted(form: Binary, value: Fraction | str, mode: str) -> int | None:
     return form.round(Fraction(number(value)), mode, int(negative(value)))
 
 
-def payload_of(bits: int) -> int:
-    """float16 NaN of a float64 one, as recorded on an H200: sign and upper payload, made quiet."""
-    return (bits >> 63) << 15 | 0x7E00 | (bits >> 42) & 0x1FF
+def payload_of(bits: int, target: str) -> int:
+    """NaN of a float64 one, as recorded on an H200: sign and upper payload, made quiet."""
+    if target == "f16":
+        return (bits >> 63) << 15 | 0x7E00 | (bits >> 42) & 0x1FF
+    return (bits >> 63) << 31 | 0x7FC00000 | (bits >> 29) & 0x3FFFFF
 
 
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
@@ -70,7 +72,7 @@ def test_narrowing(target: str, source: str, mode: str) -> None:
     for bits, g in zip(a.tolist(), got.tolist(), strict=True):
         value = FORMS[source][0].value(bits)
         want = converted(FORMS[target][0], value, mode)
-        nan = payload_of(bits) if source == "f64" and target == "f16" else NANS[target]
+        nan = payload_of(bits, target) if source == "f64" else NANS[target]
         assert g == (nan if want is None else want), (value, hex(g))
 
 
@@ -84,6 +86,16 @@ def test_widening_is_exact(target: str, source: str) -> None:
     for bits, g in zip(a.tolist(), got.tolist(), strict=True):
         value = FORMS[source][0].value(bits)
         assert form.value(g) == value, (value, hex(g))
+
+
+def test_widening_with_ftz_makes_a_nan_canonical() -> None:
+    """ptxas flushes by a product with 1; recorded on an H200."""
+    a = np.uint32([0x7F800001, 0xFFC12345, 0x7FFFFFFF, 0x00000001, 0x80700000, 0x3F800000])
+    got = instruction("cvt.ftz.f64.f32", [a], np.uint64)
+    canonical, zero, one = 0x7FFFFFFFE0000000, 0, 0x3FF0000000000000
+    assert got.tolist() == [canonical] * 3 + [zero, 1 << 63, one]
+    kept = instruction("cvt.f64.f32", [a[:2]], np.uint64)
+    assert [hex(v) for v in kept] == ["0x7ff8000020000000", "0xfff82468a0000000"]
 
 
 INTEGRAL = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}

@@ -69,6 +69,21 @@ def test_flushing_looks_at_the_result_as_24_bits_would_hold_it():
     assert hex(got[0]) == "0x0"
 
 
+def test_a_half_product_is_flushed_before_it_rounds_up_to_the_smallest_normal():
+    """2^-14 (1 - 2^-11) is flushed; without .ftz it rounds to 2^-14. A fused one stays."""
+    a, b, zero = np.uint16([0x0400, 0x07FF]), np.uint16([0x3BFF, 0x3800]), np.uint16([0, 0])
+    assert instruction("mul.ftz.f16", [a, b], np.uint16).tolist() == [0, 0]
+    assert instruction("mul.f16", [a, b], np.uint16).tolist() == [0x0400, 0x0400]
+    assert instruction("fma.rn.ftz.f16", [a, b, zero], np.uint16).tolist() == [0x0400, 0x0400]
+
+
+def test_zero_is_a_normal_number():
+    """Unlike in IEEE 754's terms; subnormal numbers are not."""
+    a = np.uint32([0, 1 << 31, 1, 0x007FFFFF, 0x00800000, 0x3F800000, 0x7F800000, 0x7FC00000])
+    got = instruction("testp.normal.f32", [a], np.bool_)
+    assert got.tolist() == [1, 1, 0, 0, 1, 1, 0, 0]
+
+
 def test_an_invalid_operation_on_float64_gives_the_negative_quiet_nan():
     infinity = np.uint64([0x7FF0000000000000])
     zero = np.uint64([0])

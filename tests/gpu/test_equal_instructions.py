@@ -204,6 +204,20 @@ def test_halves(devices, form):
     check(devices, Family(f"fma {form}", fused_halves(form), three, np.uint16))
 
 
+def test_products_next_to_the_smallest_normal_half(devices):
+    """Whether .ftz looks at a product before or after it is rounded shows here alone."""
+    i, j = np.meshgrid(np.arange(1024), np.arange(1024), indexing="ij")
+    product = (1024 + i) * (1024 + j)  # of 2^21, the smallest normal number
+    near = (product < 1 << 21) & (product >= (1 << 21) - (1 << 10))
+    first, second = i[near].astype(np.uint16), j[near].astype(np.uint16)
+    for one, tiny in ((0x3800, 0x0400), (0x3400, 0x0800)):  # 1/2 2^-14, 1/4 2^-13
+        a, b = first + np.uint16(one), second + np.uint16(tiny)
+        check(devices, Family("mul f16 near 2^-14", ["mul.ftz.f16", "mul.f16"], [a, b], np.uint16))
+        names = ["fma.rn.ftz.f16", "fma.rn.f16"]
+        zero = np.zeros_like(a)
+        check(devices, Family("fma f16 near 2^-14", names, [a, b, zero], np.uint16))
+
+
 @pytest.mark.parametrize("form", ["f16", "bf16"])
 def test_half_pairs(devices, form):
     two, three = packed(*pairs(form, RANDOM, "pair")), packed(*triples(form, RANDOM, "pair"))

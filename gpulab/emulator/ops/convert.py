@@ -25,6 +25,7 @@ _FLOATS = {"f16", "bf16", "f32", "f64"}
 _TO_INTEGER: dict[str, Callable[[Array], Array]] = {
     "rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil,
 }  # fmt: skip
+_NAN = F32_NAN.view(F32)
 _PACKED = {
     "f16x2": "f16", "bf16x2": "bf16", "e4m3x2": "e4m3", "e5m2x2": "e5m2", "e2m3x2": "e2m3",
     "e3m2x2": "e3m2", "e2m1x2": "e2m1",
@@ -179,29 +180,32 @@ def _float_to_float(instr: Instr, target: str, source: str, modes: tuple[str, ..
         if sat:
             y = saturate(y)
         if target == "f64":
-            return y.astype(F64)
+            # ptxas flushes by multiplying, which makes a NaN the canonical one.
+            return (np.where(np.isnan(y), _NAN, y) if ftz else y).astype(F64)
         if target == "f32":
-            if y.dtype == F64:
-                y = exact.narrow(y, mode)
+            narrow = exact.narrow(y, mode) if source == "f64" else y
             if satfinite:
-                y = np.where(np.isinf(y), np.copysign(np.finfo(np.float32).max, y), y)
-            return flush(y) if ftz else y
+                limit = np.copysign(np.finfo(np.float32).max, narrow)
+                narrow = np.where(np.isinf(narrow), limit, narrow)
+            narrow = flush(narrow) if ftz else narrow
+            return _payload(y, narrow.view(U32), 32, 23) if source == "f64" else narrow
         code = encode(target, y, mode, satfinite)
-        return _half_payload(target, y, code) if source == "f64" else code
+        form = FORMATS[target]
+        return _payload(y, code, form.bits, form.mantissa) if source == "f64" else code
 
-    return simple(instr, run, (kind,), kind_of(target))
+    codes = (source, target) == ("f64", "f32")
+    return simple(instr, run, (kind,), "u32" if codes else kind_of(target))
 
 
-def _half_payload(target: str, x: Array, code: Array) -> Array:
-    """Halves of float64: a NaN keeps its sign and its payload's upper bits, quiet bit set."""
+def _payload(x: Array, code: Array, bits: int, mantissa: int) -> Array:
+    """Codes narrowed from float64: a NaN keeps its sign and its payload's upper bits, quiet."""
     nan = np.isnan(x)
     if not nan.any():
         return code
-    form = FORMATS[target]
-    bits = x.view(U64) | QUIET64
-    sign = (bits >> U64.type(63)) << U64.type(form.bits - 1)
-    kept = (bits >> U64.type(52 - form.mantissa)) & U64.type((1 << form.bits - 1) - 1)
-    return np.where(nan, (sign | kept).astype(U16), code)
+    wide = x.view(U64) | QUIET64
+    sign = (wide >> U64.type(63)) << U64.type(bits - 1)
+    kept = (wide >> U64.type(52 - mantissa)) & U64.type((1 << bits - 1) - 1)
+    return np.where(nan, (sign | kept).astype(code.dtype), code)
 
 
 def _tf32(instr: Instr, source: str, modes: tuple[str, ...]) -> Op:

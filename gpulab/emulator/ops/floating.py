@@ -272,7 +272,7 @@ def _testp(instr: Instr, env: Env) -> Op:
         "infinite": np.isinf,
         "number": lambda a: ~np.isnan(a),
         "notanumber": np.isnan,
-        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= tiny),
+        "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= tiny) | (a == 0)),
         "subnormal": lambda a: (np.abs(a) < tiny) & (a != 0),
     }
     return simple(instr, tests[what], (kind,), "p")

@@ -71,13 +71,15 @@ def _finish(form: str, words: tuple[str, ...]) -> Callable[[Array], Array]:
 def _reader(form: str, words: tuple[str, ...]) -> Callable[[Array], Array]:
     if "ftz" not in words:
         return lambda codes: decode(form, codes)
-    tiny = _TINY[form]
+    return lambda codes: _flush(form, decode(form, codes))
 
-    def run(codes: Array) -> Array:
-        x = decode(form, codes)
-        return np.where(np.abs(x) < tiny, np.copysign(np.float32(0), x), x)
 
-    return run
+def _flush(form: str, x: Array) -> Array:
+    """What lies below the format's smallest normal number to the zero of its sign.
+
+    A product is flushed so before it is rounded; sums and fused sums after.
+    """
+    return np.where(np.abs(x) < _TINY[form], np.copysign(np.float32(0), x), x)
 
 
 def _op(instr: Instr, count: int, one: Callable[..., Array]) -> Op:
@@ -101,6 +103,8 @@ def binary(instr: Instr) -> Op:
     only(instr, words, "rn", "ftz", "sat", form, form + "x2")
     ufunc: Any = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[instr.base]
     read, finish = _reader(form, words), _finish(form, words)
+    if instr.base == "mul" and "ftz" in words:
+        return _op(instr, 2, lambda a, b: finish(_flush(form, read(a) * read(b))))
     return _op(instr, 2, lambda a, b: finish(ufunc(read(a), read(b))))
 
 

@@ -187,8 +187,11 @@ def _bfi(instr: Instr, env: Env) -> Op:
     bits = 8 * BYTES[kind]
 
     def function(a: Array, b: Array, position: Array, length: Array) -> Array:
-        at = (position & np.uint32(0xFF)).astype(np.int64)
-        count = (length & np.uint32(0xFF)).astype(np.int64)
+        if bits == 64:  # made of shifts, which take all 32 bits of an amount
+            at, count = position.astype(np.int64), length.astype(np.int64)
+        else:
+            at = (position & np.uint32(0xFF)).astype(np.int64)
+            count = (length & np.uint32(0xFF)).astype(np.int64)
         shift = np.minimum(at, 63).astype(U64)
         hole = np.where(at >= bits, np.uint64(0), _ones(np.minimum(count, 64)) << shift)
         merged = (b.astype(U64) & ~hole) | ((a.astype(U64) << shift) & hole)
