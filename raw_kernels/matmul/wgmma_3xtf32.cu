@@ -189,31 +189,42 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(T::kThread
     }
 }
 
-// high, low (columns, rows) = both parts of the transpose of from (rows, columns).
-// Grid: one block a tile of kEdge x kEdge, columns fastest; block: kEdge x 8.
-template <int kEdge>
-__global__ void __launch_bounds__(kEdge * 8)
+// high, low (columns, rows) = both parts of the transpose of from (rows, columns), both multiples of 4. Four
+// elements at a time either way: a warp reads and writes two runs of kEdge.
+// Grid: one block a tile of kEdge x kEdge, columns fastest; block: kThreads.
+template <int kEdge, int kThreads>
+__global__ void __launch_bounds__(kThreads)
     split_transposed(const float* from, float* high, float* low, int rows, int columns) {
+    constexpr int kAcross = kEdge / 4, kRows = kThreads / kAcross, kRounds = kEdge / kRows;
+    static_assert(kRows * kRounds == kEdge, "whole rounds");
     __shared__ unsigned tile[kEdge][kEdge + 1];
-    const int across = ceil_div(columns, kEdge), lane = threadIdx.x;
+    const int across = ceil_div(columns, kEdge), quad = threadIdx.x % kAcross * 4, line = threadIdx.x / kAcross;
     const int row0 = static_cast<int>(blockIdx.x) / across * kEdge;
     const int column0 = static_cast<int>(blockIdx.x) % across * kEdge;
+    uint4 read[kRounds];
 #pragma unroll
-    for (int i = threadIdx.y; i < kEdge; i += 8) {
-        const int row = row0 + i, column = column0 + lane;
+    for (int i = 0; i < kRounds; ++i) {
+        const int row = row0 + line + i * kRows, column = column0 + quad;
         const bool inside = row < rows && column < columns;
-        const float value = load_or_zero(from, static_cast<long long>(row) * columns + column, inside);
-        tile[lane][i] = __float_as_uint(value);
+        const long long at = static_cast<long long>(row) * columns + column;
+        read[i] = load_or_zero(reinterpret_cast<const uint4*>(from), at / 4, inside);
+    }
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+        unsigned* const to = tile[line + i * kRows] + quad;
+        to[0] = read[i].x, to[1] = read[i].y, to[2] = read[i].z, to[3] = read[i].w;
     }
     __syncthreads();
 #pragma unroll
-    for (int i = threadIdx.y; i < kEdge; i += 8) {
-        if (column0 + i >= columns || row0 + lane >= rows) continue;
-        const unsigned word[1] = {tile[i][lane]};
-        Parts<1> parts;
-        parts.split(word);
-        const long long at = static_cast<long long>(column0 + i) * rows + row0 + lane;
-        high[at] = __uint_as_float(parts.high[0]);
-        low[at] = __uint_as_float(parts.low[0]);
+    for (int i = 0; i < kRounds; ++i) {
+        const int column = line + i * kRows;
+        if (column0 + column >= columns || row0 + quad >= rows) continue;
+        const unsigned words[4] = {tile[quad][column], tile[quad + 1][column], tile[quad + 2][column],
+                                   tile[quad + 3][column]};
+        Parts<4> parts;
+        parts.split(words);
+        const long long at = (static_cast<long long>(column0 + column) * rows + row0 + quad) / 4;
+        reinterpret_cast<uint4*>(high)[at] = make_uint4(parts.high[0], parts.high[1], parts.high[2], parts.high[3]);
+        reinterpret_cast<uint4*>(low)[at] = make_uint4(parts.low[0], parts.low[1], parts.low[2], parts.low[3]);
     }
 }

@@ -19,7 +19,7 @@ from gpulab.runtime.objects import DeviceArray
 
 (CASE,) = registry.cases("matmul", kernel="wgmma_3xtf32")
 SPEC, VARIANT, CARD = CASE.spec, CASE.variant, (9, 0)
-SHAPES = [(1, 2, 4), (64, 64, 64), (129, 266, 84), (1024, 1024, 1024), (4096, 7168, 2048)]
+SHAPES = [(1, 4, 4), (64, 64, 64), (129, 268, 84), (1024, 1024, 1024), (4096, 7168, 2048)]
 
 
 def dims(m: int, n: int, k: int) -> dict[str, int]:
@@ -90,7 +90,7 @@ def test_a_and_b_are_passed_as_they_are_too() -> None:
     assert names == ["a", "b_high", "b_low", "a", "b", "c", "m", "n", "k"]
 
 
-@pytest.mark.parametrize(("k", "n"), [(4, 2), (32, 32), (37, 70), (100, 33)])
+@pytest.mark.parametrize(("k", "n"), [(4, 4), (64, 64), (36, 132), (140, 68)])
 def test_b_is_turned_and_split(k: int, n: int) -> None:
     device = EmulatedDevice(CARD)
     (step,) = wgmma_3xtf32.steps(VARIANT, CARD, dims(1, n, k))
@@ -110,14 +110,14 @@ def test_b_is_turned_and_split(k: int, n: int) -> None:
 
 @pytest.mark.parametrize(
     ("m", "n", "k", "word"),
-    [(8, 8, 6, "24 bytes"), (8, 7, 8, "7 elements"), (2**31 - 1023, 8, 8, "32-bit")],
+    [(8, 8, 6, "A lie 24 bytes"), (8, 6, 8, "B lie 24 bytes"), (2**31 - 1023, 8, 8, "32-bit")],
 )
 def test_what_it_cannot_take_is_refused_with_a_way_out(m: int, n: int, k: int, word: str) -> None:
     reason = CASE.refusal(CARD, "cuda", dims(m, n, k))
     assert reason is not None
     assert word in reason
     assert "32-bit" in reason or "mma_3xtf32" in reason
-    assert CASE.refusal(CARD, "cuda", dims(8, 2, 4)) is None
+    assert CASE.refusal(CARD, "cuda", dims(1, 4, 4)) is None
 
 
 def test_it_runs_on_a_card_of_9_0_alone() -> None:

@@ -27,8 +27,8 @@ SLAB = ROW_BYTES // 4
 """Elements of k in a stage."""
 DEPTH = 8
 """Terms of one instruction."""
-EDGE = 32
-"""Of the tile in which B is turned."""
+EDGE, TURNERS = 64, 256
+"""Of the tile in which B is turned; threads that turn it."""
 PARTS = ("b_high", "b_low")
 
 
@@ -128,20 +128,20 @@ def steps(variant: Variant, capability: Capability, dims: Dims) -> tuple[Step, .
         Param("k", "dim", "int32"),
         Param("n", "dim", "int32"),
     )
-    turn = RawBuild(SOURCE, f"split_transposed<{EDGE}>", feature_target=True)
-    return (Step("turn and split b", params, turn, LaunchPlan((tiles, 1, 1), (EDGE, 8, 1))),)
+    turn = RawBuild(SOURCE, f"split_transposed<{EDGE}, {TURNERS}>", feature_target=True)
+    return (Step("turn and split b", params, turn, LaunchPlan((tiles, 1, 1), (TURNERS, 1, 1))),)
 
 
 def supports(variant: Variant, capability: Capability, dims: Dims) -> str | None:
-    """TMA's rule for strides, stores of two columns at a time, and 32-bit coordinates."""
+    """TMA's rule for strides, the same for what is read by vectors, and 32-bit coordinates."""
     if max(dims[d] for d in "mnk") > wgmma.LARGEST_DIM:
         return f"m, n and k <= {wgmma.LARGEST_DIM} (coordinates are 32-bit)"
-    if dims["k"] * 4 % wgmma.PITCH_BYTES or dims["n"] % 2:
-        return (
-            f"rows of A lie {dims['k'] * 4} bytes apart, TMA needs a multiple of "
-            f"{wgmma.PITCH_BYTES}, and rows of C have {dims['n']} elements, which are stored in "
-            "pairs: use the mma_3xtf32 kernel, which takes any"
-        )
+    for name, dim in (("A", "k"), ("B", "n")):
+        if dims[dim] * 4 % wgmma.PITCH_BYTES:
+            return (
+                f"rows of {name} lie {dims[dim] * 4} bytes apart, it needs a multiple of "
+                f"{wgmma.PITCH_BYTES}: use the mma_3xtf32 kernel, which takes any"
+            )
     return None
 
 
