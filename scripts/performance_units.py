@@ -129,20 +129,29 @@ SAME = ("* bf16 bf16", "* fp16 fp16")
 HALVES = ("* bf16 *", "* fp16 *")
 FP8 = ("wgmma e4m3 * fast", "wgmma e4m3 * promoted", "cublaslt e4m3 *")
 FP32 = ("* fp32 *",)
-EVERY = (*HALVES, "* tf32 *", *FP8, *FP32)
-AT_8192 = (*SAME, "mma bf16 fp32", "cublas bf16 fp32", "* tf32 *", *FP8, *FP32)
+TF32 = ("* tf32 *",)
+GROUPS = {"16bit": HALVES, "tf32": TF32, "fp8": FP8, "fp32": FP32}
+"""Rows that are timed in turns, each group with its libraries."""
+AT_8192 = GROUPS | {"16bit": (*SAME, "mma bf16 fp32", "cublas bf16 fp32")}
+BOTH = ("normal", "uniform")
 
 
 def matmul(
-    dims: tuple[int, int, int], wanted: tuple[str, ...], runs: int, place: Place
+    dims: tuple[int, int, int],
+    wanted: tuple[str, ...],
+    runs: int,
+    families: tuple[str, ...],
+    place: Place,
 ) -> list[Record]:
     """Rows and their libraries in one interleaved run, against the ceilings of this campaign."""
-    return against_ceilings(place, evaluated(place, rows(*wanted), place.dims(*dims), runs=runs))
+    found = evaluated(place, rows(*wanted), place.dims(*dims), runs=runs, families=families)
+    return against_ceilings(place, found)
 
 
 def evaluated(place: Place, cases: list[Case], dims: dict[str, int], **how: Any) -> list[Record]:
-    how = {"families": ("normal", "uniform"), "warmup": 2} | how
-    return evaluate.evaluate_all(cases, place.device, dims, seed=SEED, **how)
+    return evaluate.evaluate_all(
+        cases, place.device, dims, seed=SEED, **({"families": BOTH, "warmup": 2} | how)
+    )
 
 
 def against_ceilings(place: Place, found: list[Record]) -> list[Record]:
@@ -204,31 +213,43 @@ def first(place: Place) -> list[Record]:
 
 
 def sized(
-    estimate_s: float, dims: tuple[int, int, int], wanted: tuple[str, ...], runs: int
+    estimate_s: float,
+    dims: tuple[int, int, int],
+    wanted: tuple[str, ...],
+    runs: int = 10,
+    families: tuple[str, ...] = BOTH,
+    part: str = "",
 ) -> Unit:
-    return Unit(
-        f"matmul_large/{'x'.join(map(str, dims))}", estimate_s, partial(matmul, dims, wanted, runs)
-    )
+    name = f"matmul_large/{'x'.join(map(str, dims))}{part and '/' + part}"
+    return Unit(name, estimate_s, partial(matmul, dims, wanted, runs, families))
+
+
+def square(
+    size: int, estimates: tuple[float, ...], groups: dict[str, tuple[str, ...]], **how: Any
+) -> list[Unit]:
+    """One unit a group."""
+    parts = zip(estimates, groups.items(), strict=True)
+    return [sized(s, (size,) * 3, wanted, part=name, **how) for s, (name, wanted) in parts]
 
 
 UNITS = (
-    Unit("ceilings/all", 25, ceiling),
-    Unit("tune/all", 35, tuning),
-    Unit("first_call/all", 20, first),
-    sized(55, (4096, 4096, 4096), EVERY, 10),
-    sized(125, (8192, 8192, 8192), AT_8192, 7),
-    sized(22, (2048, 2048, 2048), EVERY, 10),
-    sized(15, (1024, 1024, 1024), EVERY, 10),
+    Unit("ceilings/all", 10, ceiling),
+    Unit("tune/all", 10, tuning),
+    Unit("first_call/all", 10, first),
+    *square(4096, (35, 15, 25, 15), GROUPS),
+    *square(8192, (60, 30, 50, 40), AT_8192, runs=7, families=BOTH[:1]),
+    *square(2048, (10, 6, 8, 6), GROUPS),
+    *square(1024, (6, 4, 5, 5), GROUPS),
     Unit("ladder/4096", 30, partial(climb, 4096)),
     *(
         Unit(f"fp8_growth/{k}", s, partial(growth, k))
-        for k, s in ((1024, 8), (8192, 10), (32768, 18))
+        for k, s in ((1024, 4), (8192, 5), (32768, 12))
     ),
-    sized(40, (8192, 8192, 1024), SAME, 10),
-    sized(25, (4096, 7168, 2048), SAME, 10),
-    sized(15, (64, 8192, 8192), SAME, 10),
-    sized(25, (8191, 4095, 2049), HALVES, 10),
-    sized(130, (16384, 16384, 16384), SAME, 5),
-    Unit("ladder/8192", 70, partial(climb, 8192)),
+    sized(55, (8192, 8192, 1024), SAME),
+    sized(25, (4096, 7168, 2048), SAME),
+    sized(15, (64, 8192, 8192), SAME),
+    sized(25, (8191, 4095, 2049), HALVES),
+    sized(110, (16384, 16384, 16384), SAME, runs=5, families=BOTH[:1]),
+    Unit("ladder/8192", 60, partial(climb, 8192)),
 )
 """In the order in which they are recorded."""

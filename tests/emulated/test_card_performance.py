@@ -32,8 +32,13 @@ def labels(*wanted):
     return {c.label for c in performance_units.rows(*wanted)}
 
 
+def in_groups(groups):
+    """Rows of all groups; a row and its library are of one group, timed in turns."""
+    return set().union(*(labels(*wanted) for wanted in groups.values()))
+
+
 def test_the_rows_are_those_that_were_promised():
-    every = labels(*performance_units.EVERY)
+    every, at_8192 = map(in_groups, (performance_units.GROUPS, performance_units.AT_8192))
     for fmt in ("bf16", "fp16"):
         for kernel in ("raw/wgmma", "library/cublas"):
             assert f"{kernel} {fmt}->{fmt} (fp32 acc)" in every & labels(*performance_units.SAME)
@@ -42,18 +47,14 @@ def test_the_rows_are_those_that_were_promised():
     for accumulation in ("fast", "promoted"):
         for kernel in ("raw/wgmma", "library/cublaslt"):
             row = f"{kernel} e4m3->fp32 (fp32 acc, {accumulation})"
-            assert row in every & labels(*performance_units.FP8) & labels(
-                *performance_units.AT_8192
-            )
+            assert row in every & labels(*performance_units.FP8) & at_8192
     for kernel in ("raw/wgmma", "library/cublas"):
-        assert f"{kernel} tf32->fp32 (fp32 acc)" in labels(*performance_units.AT_8192)
-    assert "raw/mma bf16->fp32 (fp32 acc)" in labels(*performance_units.AT_8192)
-    assert {"raw/blocked fp32->fp32 (fp32 acc)", "library/cublas fp32->fp32 (fp32 acc)"} <= labels(
-        *performance_units.AT_8192
-    )
+        assert f"{kernel} tf32->fp32 (fp32 acc)" in at_8192
+    assert "raw/mma bf16->fp32 (fp32 acc)" in at_8192
+    assert {"raw/blocked fp32->fp32 (fp32 acc)", "library/cublas fp32->fp32 (fp32 acc)"} <= at_8192
     for kernel in ("raw/mma_3xtf32", "raw/wgmma_3xtf32"):
         row = f"{kernel} fp32->fp32 (fp32 acc, 3xtf32)"
-        assert row in every & labels(*performance_units.AT_8192)
+        assert row in every & at_8192
     assert not any("numba" in label or "simt" in label for label in every)
 
 
