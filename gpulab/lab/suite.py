@@ -51,7 +51,7 @@ SMALL = {
         Section("attention", _attention(), "fp16,e4m3"),
     ],
     "cuda": [
-        *(Section(op, {"rows": 256, "cols": 4099}) for op in ROW_OPS),
+        *(Section(op, {"rows": 64, "cols": 4099}) for op in ROW_OPS),
         Section("attention", _attention(heads=4, kv_heads=2, seq_q=257, seq_k=333, head_dim=64)),
     ],
 }
