@@ -11,7 +11,8 @@ from gpulab.numerics.verdict import Verdict
 
 STAGES = (
     "parse", "compile", "structure", "exact probes", "arithmetic", "contract", "non-finite",
-    "repeat", "witness", "faults", "races", "state", "memory", "timing", "claims", "power",
+    "repeat", "timed size", "witness", "faults", "races", "state", "memory", "timing", "claims",
+    "power",
 )  # fmt: skip
 """In the order in which they are reported."""
 

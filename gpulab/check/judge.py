@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpulab import exercises
-from gpulab.check import claims, diagnose, measuring, ptx, speed, submission
+from gpulab.check import claims, diagnose, measuring, ptx, sampling, speed, submission
 from gpulab.check.client import Client
 from gpulab.check.evidence import Diagnosis, Result
 from gpulab.check.gathering import gather
@@ -138,14 +138,20 @@ def _stages(check: Check, submitted: Submitted, shapes: Sequence[Shape]) -> None
             return
         if shape.effort == "full" and check.failing() is not None:
             break  # further shapes would only say so again
-    gather(check)
-    if check.options.only is None or check.failing() is not None:
-        try:
+    if shapes:
+        gather(check)
+    try:
+        if check.options.only is None or check.failing() is not None:
             _diagnose(check, submitted)
             _further(check, submitted)
-        except GpulabError as error:
-            _broken(check, error, check.exercise.shapes[1])
-            return
+        if check.failing() is None and check.options.only in (None, check.timed_token):
+            sampling.sample(check)
+        if check.options.only is None and check.failing() is None:
+            speed.times(check, submitted)
+            claims.claims(check, submitted)
+    except GpulabError as error:
+        _broken(check, error, check.present or check.exercise.shapes[1])
+        return
     check.result.settle()
     if check.result.verdict == "FAIL" and check.result.diagnosis is None:
         check.result.diagnosis = Diagnosis("unrecognised", check.result.reason)
@@ -163,7 +169,7 @@ def _broken(check: Check, error: GpulabError, shape: Shape) -> None:
     if isinstance(error, UsageError) and check.result.diagnosis:
         fix = check.result.diagnosis.fix or "change block=, grid= or shared= of the declaration"
         check.result.diagnosis = replace(check.result.diagnosis, slug="launch", fix=fix)
-    check.result.facts["replay"] = check.token(shape)
+    check.result.facts["replay"] = str(check.token(shape))
 
 
 def _diagnose(check: Check, submitted: Submitted) -> None:
@@ -172,7 +178,7 @@ def _diagnose(check: Check, submitted: Submitted) -> None:
     if found is None:
         return
     shape, judgement = found
-    check.result.facts["replay"] = check.token(shape)
+    check.result.facts["replay"] = str(check.token(shape))
     check.progress("diagnose")
     check.result.diagnosis = _looks_like(check, submitted, shape, judgement)
     if check.result.diagnosis is None and judgement.reason is not None:
@@ -205,7 +211,7 @@ def _looks_like(
 
 
 def _further(check: Check, submitted: Submitted) -> None:
-    """Witness, races, state, memory, time, claims."""
+    """Witness, races, state, memory."""
     whole = check.result.diagnosis is None or check.result.diagnosis.slug not in (
         "unwritten", "zeros", "nan",
     )  # fmt: skip
@@ -215,8 +221,6 @@ def _further(check: Check, submitted: Submitted) -> None:
     measuring.state(check, submitted)
     if check.failing() is None:
         measuring.memory(check)
-        speed.times(check, submitted)
-        claims.claims(check, submitted)
 
 
 def _witness(check: Check, submitted: Submitted) -> None:
@@ -249,7 +253,7 @@ def _witness(check: Check, submitted: Submitted) -> None:
         check.result.note("witness", "PASS", text)
         return
     check.result.note("witness", "FAIL", against.text)
-    check.result.facts.setdefault("replay", check.token(check.exercise.shapes[1]))
+    check.result.facts.setdefault("replay", str(check.token(check.exercise.shapes[1])))
     narrow = (None, "unrecognised", "narrow-arithmetic", "rms", "exact-probe", "interval")
     kept = check.result.diagnosis
     known = kept is not None and kept.slug == "narrow-arithmetic"

@@ -52,7 +52,7 @@ def races(check: Check) -> None:
             from gpulab.check import diagnose
 
             check.result.diagnosis = diagnose.of_error(error)
-            check.result.facts["replay"] = check.token(shape)
+            check.result.facts["replay"] = str(check.token(shape))
     else:
         check.result.note("races", "PASS")
 
@@ -111,7 +111,7 @@ def _right(check: Check, shape: Shape, inputs: Arrays, got: Mapping[str, Any]) -
 def depends(check: Check, shape: Shape, text: str) -> None:
     """Note that a result depends on something beside the arguments of its launch."""
     check.result.note("state", "FAIL", text)
-    check.result.facts["replay"] = check.token(shape)
+    check.result.facts["replay"] = str(check.token(shape))
     if check.result.diagnosis is None:
         check.result.diagnosis = Diagnosis(
             "keeps-state", text, "a launch must compute its result from its arguments alone"
@@ -166,7 +166,7 @@ def _passes(check: Check, shape: Shape, loaded: float) -> None:
         return
     text = f"the inputs are read {times:.3g} times, the exercise allows {most}"
     check.result.note("witness", "FAIL", text)
-    check.result.facts["replay"] = check.token(shape)
+    check.result.facts["replay"] = str(check.token(shape))
     check.result.diagnosis = Diagnosis(
         "too-many-passes", text, "keep what one pass can find out together in one pass"
     )

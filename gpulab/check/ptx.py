@@ -20,6 +20,7 @@ _MMA = re.compile(
     r"^\s*(?:@!?%p\d+\s+)?((?:mma|wmma\.mma|wgmma\.mma_async)\.[\w.:]+)", re.MULTILINE
 )
 _ATOMIC_ADD = re.compile(r"\b(?:atom|red)(?:\.\w+)*\.add(?:\.noftz)?\.(?:f|bf)\d+")
+_MEETING = re.compile(r"\b(?:atom|red)\.(?!\S*shared)|\bld\.volatile\.(?!shared)|\.acquire\b")
 _VARIABLE = re.compile(
     r"^\s*(?:\.(?:visible|weak|extern|common)\s+)?\.global\s+(?:\.align\s+\d+\s+)?\.\w+\s+([\w$]+)",
     re.MULTILINE,
@@ -118,6 +119,11 @@ def variables(ptx: str) -> tuple[str, ...]:
     names = [match[1] for match in _VARIABLE.finditer(ptx)]
     words = Counter(_WORD.findall(ptx))
     return tuple(name for name in names if words[name] > 1)
+
+
+def meets(ptx: str) -> bool:
+    """Whether blocks may wait for each other or share results: atomics or volatile global reads."""
+    return _MEETING.search(ptx) is not None
 
 
 def arithmetic(ptx: str, instructions: Sequence[str]) -> str:

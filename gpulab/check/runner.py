@@ -6,7 +6,7 @@ left them are compared here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -66,6 +66,8 @@ class Submitted:
     seconds: float
     dims: dict[str, int] = field(default_factory=dict)
     mode: str = "plain"
+    blocks: Sequence[int] | None = None
+    most: int | None = None
     last: Message = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     printed: str = ""
@@ -86,9 +88,22 @@ class Submitted:
         )
         return answer
 
-    def at(self, dims: Mapping[str, int], mode: str = "plain") -> Submitted:
-        """The same at other dims (and another mode of the emulated device)."""
-        self.dims, self.mode = dict(dims), mode
+    def at(
+        self,
+        dims: Mapping[str, int],
+        mode: str = "plain",
+        blocks: Sequence[int] | None = None,
+        most: int | None = None,
+    ) -> Submitted:
+        """The same at other dims.
+
+        Args:
+            dims: by name.
+            mode: of the emulated device.
+            blocks: run these alone (emulated device); None: all.
+            most: instructions that a launch may take there; None: as the work needs.
+        """
+        self.dims, self.mode, self.blocks, self.most = dict(dims), mode, blocks, most
         return self
 
     def plan(self) -> LaunchPlan:
@@ -103,6 +118,8 @@ class Submitted:
     @property
     def budget(self) -> int:
         """Instructions a launch may take on the emulated device."""
+        if self.most is not None:
+            return self.most
         flops = ops.get(self.exercise.op).flops(self.dims)
         return min(MAX_BUDGET, BASE_BUDGET + BUDGET_PER_FLOP * flops)
 
@@ -120,7 +137,7 @@ class Submitted:
         """
         taken = {p.name: p.dims[0] for p in self.exercise.params if p.role == "in"}
         sent = {
-            name: np.ascontiguousarray(repeated(a, self.dims[taken[name]]))
+            name: np.ascontiguousarray(repeated(a, self.dims.get(taken[name], len(a))))
             for name, a in inputs.items()
             if name in taken
         }
@@ -132,6 +149,7 @@ class Submitted:
             "poison": poison,
             "mode": self.mode,
             "budget": self.budget,
+            "blocks": None if self.blocks is None else list(self.blocks),
         }
         answer, outputs = self.client.ask(
             message, sent, seconds=self.seconds, doing=f"the kernel at {shown}"

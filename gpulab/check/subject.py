@@ -113,6 +113,7 @@ class Subject(ABC):
         mistakes: hypotheses about a result that is finite where it is wrong, the likeliest first.
         special: hypotheses about one that is not.
         subtle: hypotheses for a result of which every element is within its bound.
+        along: dims of what ``moving`` shifts: results at its places depend on nothing at others.
     """
 
     guard: str
@@ -120,6 +121,7 @@ class Subject(ABC):
     mistakes: Sequence[Hypothesis]
     special: Sequence[Hypothesis] = ()
     subtle: Sequence[Hypothesis] = ()
+    along: tuple[str, ...]
 
     def row(
         self,

@@ -97,7 +97,7 @@ class Workbench:
         mode = message.get("mode", "plain")
         device, function = self.device(mode), self._function(mode)
         if (budget := message.get("budget")) is not None and hasattr(device, "machine"):
-            device.machine.budget = int(budget)
+            device.machine.budget, device.machine.blocks = int(budget), message.get("blocks")
         held = Held(device, function, inputs, message["dims"], int(message["poison"]))
         try:
             report = held.launch(plan_from(message["plan"]))

@@ -35,7 +35,7 @@ JUDGES_PER_CARD = 4
 @click.option("--memory", "memory_gb", type=float, default=4.0, show_default=True,
               help="Memory limit of a submission's process, in GB.")  # fmt: skip
 @click.option("--trust-python", is_flag=True, help="Run .py files that cannot be confined.")
-@click.option("--no-time", is_flag=True, help="Judge only; do not time (card).")
+@click.option("--no-time", is_flag=True, help="Do not time (card); leave out the timed size (emulated).")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML.")
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write Markdown.")
 @click.option("--sarif", type=click.Path(path_type=Path), metavar="FILE", help="Write SARIF.")

@@ -72,8 +72,12 @@ def prepare(
     )
 
 
-def chunks(launch: Launch, lanes: int) -> Iterator[NDArray[np.int64]]:
+def chunks(
+    launch: Launch, lanes: int, only: Sequence[int] | None = None
+) -> Iterator[NDArray[np.int64]]:
     """Linear block ids that run together, at most ``lanes`` threads but at least one cluster.
+
+    With ``only``, clusters that have one of these blocks; None: all.
 
     The blocks of a cluster are neighbours, in the order of their rank.
     """
@@ -86,6 +90,9 @@ def chunks(launch: Launch, lanes: int) -> Iterator[NDArray[np.int64]]:
         rank = (z % cz * cy + y % cy) * cx + x % cx
         ids = ids[np.lexsort((rank, cluster))]
     size = cx * cy * cz
+    if only is not None:
+        wanted = np.isin(ids, only).reshape(-1, size).any(axis=1)
+        ids = ids[np.repeat(wanted, size)]
     step = max(1, lanes // (launch.padded * size)) * size
     for start in range(0, len(ids), step):
         yield ids[start : start + step]

@@ -91,6 +91,9 @@ class Machine:
         budget: instructions that one chunk of blocks may execute, None for the default.
         track_uninitialised: report reads of bytes that nobody wrote (global and shared memory).
         lanes: threads that run together at most; bounds memory.
+
+    Attributes:
+        blocks: linear ids of the blocks that launches run, with those of their clusters; None: all.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Machine:
         self.counters = counters
         self.track = track_uninitialised
         self.lanes = lanes
+        self.blocks: Sequence[int] | None = None
         self.memory = GlobalMemory(track_uninitialised)
 
     # -- memory -------------------------------------------------------------------------------
@@ -233,7 +237,7 @@ class Machine:
         self._begin(launch)
         lanes = min(self.lanes, LOCAL_BYTES_PER_CHUNK // max(ready.kernel.frame_bytes, 1))
         with np.errstate(all="ignore"):
-            for ids in chunks(launch, lanes):
+            for ids in chunks(launch, lanes, self.blocks):
                 state = State(launch, self.memory, ids, self.track)
                 self.running = state
                 for watcher in watchers:

@@ -64,6 +64,7 @@ class Attention(Subject):
     store = "out[(head * seq_q + query) * head_dim + column] and lse[head * seq_q + query]"
     mistakes = (hidden_special, zeros, constant, _known, misplaced, scaled, _rounded, _narrow)
     special = (_masked, _known)
+    along = ("heads", "kv_heads")
     subtle = (_rounded, _narrow)
 
     def row(

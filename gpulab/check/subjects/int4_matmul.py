@@ -41,6 +41,7 @@ class Int4(Subject):
         int4_mistakes.partial_sum, scaled, int4_mistakes.rounded, int4_mistakes.narrow,
     )  # fmt: skip
     subtle = (int4_mistakes.rounded, int4_mistakes.narrow)
+    along = ("m",)
 
     def row(
         self,

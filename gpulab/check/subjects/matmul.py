@@ -43,6 +43,7 @@ class Matmul(Subject):
         zeros, constant, misread, misplaced, partial_sum, scaled, rounded_inputs, flushed, narrow,
     )  # fmt: skip
     subtle = (narrow,)
+    along = ("m",)
 
     def row(
         self,

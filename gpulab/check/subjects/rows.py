@@ -89,6 +89,7 @@ class Rows(Subject):
     """
 
     guard = "row < rows && column < cols: threads beyond the row must not touch it"
+    along = ("rows",)
 
     def __init__(
         self,

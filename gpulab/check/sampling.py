@@ -1,0 +1,136 @@
+"""Without a card: a few blocks at the size that is timed.
+
+The whole of that size is too much to emulate, but blocks that do not wait for each other compute
+the same alone. A few of them are launched, drawn from the seed, and what they write is held to the
+same bounds as everything else: a kernel that takes another path at large sizes is seen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.check import ptx
+from gpulab.check.evidence import Diagnosis
+from gpulab.check.subject import Arrays, Expected
+from gpulab.errors import KernelTimeoutError
+from gpulab.numerics import structure
+
+if TYPE_CHECKING:
+    from gpulab.check.session import Check
+
+STAGE = "timed size"
+BLOCKS = 4
+BUDGET = 200_000
+"""Instructions that these blocks may take."""
+_DRAW = 57
+
+
+def sample(check: Check) -> None:
+    """Judge what a few blocks write at the timed size.
+
+    Raises:
+        GpulabError: a fault, or a launch shape that no device takes.
+    """
+    run, shape = check.watched, check.timed_shape
+    shown = " ".join(f"{k}={v}" for k, v in shape.dims.items())
+    if check.options.device == "cuda":
+        check.result.note(STAGE, "PASS", f"{shown} is judged whole")
+        return
+    if run is None or ptx.meets(run.code.ptx):
+        text = f"{shown} needs a card: the blocks meet by atomics, a few alone tell nothing"
+        check.result.note(STAGE, "not run", text)
+        return
+    if not check.options.timed:
+        check.result.note(STAGE, "not run", "not asked for")
+        return
+    check.progress(shown)
+    check.present = shape
+    setting = check.setting(shape.dims)
+    key = (check.exercise.name, setting.variant, check.capability, check.seed)
+    inputs = check.cache.get(("timed inputs", *key), lambda: check.stored(shape))
+    run.load()
+    grid = run.at(shape.dims).plan().grid
+    chosen = _choose(math.prod(grid), check.seed)
+    try:
+        few = run.at(shape.dims, blocks=chosen, most=BUDGET)
+        got = few(inputs, poison=structure.POISONS[0]).outputs
+    except KernelTimeoutError:
+        text = f"{shown} needs a card: {len(chosen)} blocks take too long to emulate"
+        check.result.note(STAGE, "not run", text)
+        return
+    places, parts = _touched(check, got)
+    seen = 0
+    for one in _expected(check, inputs, places) if len(places) else ():
+        stored = parts[one.name]
+        written = ~structure.poisoned(stored, structure.POISONS[0])
+        wrong = written & ~one.ok(one.values(stored))
+        if wrong.any():
+            _fail(check, one, stored, wrong, written, places)
+            return
+        seen += int(written.sum())
+    blocks = f"{len(chosen)} of {math.prod(grid)} blocks at {shown}"
+    if seen:
+        check.result.note(STAGE, "PASS", f"{blocks}: all {seen} elements that they write are right")
+    else:
+        check.result.note(STAGE, "not run", f"{blocks} write nothing")
+
+
+def _choose(count: int, seed: int) -> tuple[int, ...]:
+    """The first, the last, and others that follow from the seed."""
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _DRAW])))
+    drawn = rng.integers(0, count, BLOCKS - 2)
+    return tuple(sorted({0, count - 1, *map(int, drawn)}))
+
+
+def _touched(check: Check, got: Arrays) -> tuple[NDArray[np.intp], Arrays]:
+    """Where along the axis of independent results something was written, and the results there."""
+    axes = check.subject.moving(check.setting(check.timed_shape.dims))
+    found: set[int] = set()
+    for name, array in got.items():
+        written = np.nonzero(~structure.poisoned(array, structure.POISONS[0]))
+        found.update(map(int, np.unique(written[axes[name]])))
+    places = np.array(sorted(found), np.intp)
+    return places, {name: np.take(array, places, axes[name]) for name, array in got.items()}
+
+
+def _expected(check: Check, inputs: Arrays, places: NDArray[np.intp]) -> tuple[Expected, ...]:
+    """The right results there."""
+    setting = check.setting(check.timed_shape.dims)
+    axes = check.subject.moving(setting)
+    dims = {**setting.dims, **dict.fromkeys(check.subject.along, len(places))}
+    few = {n: np.take(a, places, axes[n]) if n in axes else a for n, a in inputs.items()}
+    return check.subject.expected(replace(setting, dims=dims), few)
+
+
+def _fail(
+    check: Check,
+    one: Expected,
+    stored: NDArray[Any],
+    wrong: NDArray[np.bool_],
+    written: NDArray[np.bool_],
+    places: NDArray[np.intp],
+) -> None:
+    at = structure.first_index(wrong)
+    assert at is not None
+    axis = check.subject.moving(check.setting(check.timed_shape.dims))[one.name]
+    shown = " ".join(f"{k}={v}" for k, v in check.timed_shape.dims.items())
+    share = float(wrong.sum() / written.sum())
+    text = f"right at the smaller shapes, but at {shown} {share:.1%} of what was looked at is wrong"
+    check.result.note(STAGE, "FAIL", text)
+    check.result.facts["replay"] = str(check.timed_token)
+    check.result.diagnosis = Diagnosis(
+        "timed-size",
+        text,
+        "an index that overflows int or a path of its own for large sizes: look for what changes "
+        "between the shapes",
+        (*at[:axis], int(places[at[axis]]), *at[axis + 1 :]),
+        float(one.values(stored)[at]),
+        float(one.right[at]),
+        float(one.slack[at]),
+        share,
+    )

@@ -1,0 +1,134 @@
+"""A few blocks at the timed size, without a card."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpulab.check import ptx, sampling, token
+from gpulab.check.evidence import STAGES
+from gpulab.emulator.machine import Machine
+
+TESTS = Path(__file__).resolve().parents[1]
+CHEAT = TESTS / "exploits" / "files" / "half_at_the_timed_size_only.cu"
+NAIVE = TESTS / "submissions" / "correct" / "fp16-matmul" / "naive.cu"
+
+
+def stage(result, name="timed size"):
+    return next(s for s in result.stages if s.name == name)
+
+
+def changed(tmp_path, old, new, path=NAIVE):
+    text = path.read_text()
+    assert old in text
+    copy = tmp_path / path.name
+    copy.write_text(text.replace(old, new))
+    return copy
+
+
+def test_another_path_at_the_timed_size_is_seen_and_replayed(judged):
+    result = judged(CHEAT)
+    assert (result.verdict, result.diagnosis.slug, result.exit_code) == ("FAIL", "timed-size", 1)
+    only = token.parse(result.facts["replay"])
+    assert dict(only.dims) == {"m": 2048, "n": 2048, "k": 2048}
+    again = judged(CHEAT, only=only, seed=only.seed)
+    assert (again.verdict, again.diagnosis) == ("FAIL", result.diagnosis)
+    right = judged(NAIVE, only=only, seed=only.seed)
+    assert right.verdict == "PASS"
+
+
+def test_what_is_right_there_says_how_much_was_looked_at(judged):
+    result = judged(NAIVE)
+    assert result.verdict == "PASS", result.reason
+    assert "4 of 16384 blocks" in stage(result).text
+    assert "all 1024 elements" in stage(result).text
+
+
+def test_a_fault_there_is_told_with_that_size(judged, tmp_path):
+    far = changed(tmp_path, "if (row < m", "if (m > 1000) c[(size_t)m * n + row] = 0; if (row < m")
+    result = judged(far)
+    assert (result.verdict, result.diagnosis.slug, result.exit_code) == (
+        "FAIL", "out-of-bounds", 6,
+    )  # fmt: skip
+    assert "m2048" in result.facts["replay"]
+
+
+def test_blocks_that_meet_by_atomics_are_not_looked_at_alone(judged, tmp_path):
+    met = changed(tmp_path, 'extern "C"', '__device__ int count;\nextern "C"')
+    met = changed(tmp_path, "float sum", "atomicAdd(&count, 1); float sum", met)
+    result = judged(met)
+    assert result.verdict == "PASS", result.reason
+    assert stage(result).status == "not run"
+    assert "atomics" in stage(result).text
+
+
+def test_blocks_that_take_too_long_leave_it_to_a_card(judged, monkeypatch):
+    monkeypatch.setattr(sampling, "BUDGET", 100)
+    result = judged(NAIVE)
+    assert result.verdict == "PASS", result.reason
+    assert stage(result).status == "not run"
+    assert "needs a card" in stage(result).text
+
+
+@pytest.mark.parametrize(
+    ("line", "meets"),
+    [
+        ("atom.global.add.f32 %f1, [%rd1], %f2;", True),
+        ("red.global.add.f32 [%rd1], %f2;", True),
+        ("atom.add.u32 %r1, [%rd1], 1;", True),
+        ("ld.volatile.global.u32 %r1, [%rd1];", True),
+        ("ld.acquire.gpu.global.u32 %r1, [%rd1];", True),
+        ("atom.shared.add.u32 %r1, [%r2], 1;", False),
+        ("red.shared.add.u32 [%r2], 1;", False),
+        ("ld.global.nc.f32 %f1, [%rd1];", False),
+        ("redux.sync.add.s32 %r1, %r2, -1;", False),
+    ],
+)
+def test_which_code_lets_blocks_meet(line, meets):
+    assert ptx.meets(f"\t{line}\n") is meets
+
+
+def test_variables_are_those_that_code_names():
+    text = (
+        ".visible .global .align 4 .u32 count;\n.global .align 1 .b8 left_behind[1];\n"
+        ".const .align 4 .u32 table[4];\n.common .global .align 8 .u64 environment;\n"
+        ".visible .entry k() {\n\tld.global.u32 %r1, [count];\n\tld.const.u32 %r2, [table];\n}\n"
+    )
+    assert ptx.variables(text) == ("count",)
+
+
+def test_the_first_and_the_last_block_are_among_them():
+    drawn = {sampling._choose(1000, seed) for seed in range(9)}
+    assert len(drawn) > 5
+    assert all(blocks[0] == 0 and blocks[-1] == 999 for blocks in drawn)
+    assert sampling._choose(1, 3) == (0,)
+    assert sampling.STAGE in STAGES
+
+
+def test_a_machine_runs_the_blocks_it_is_told():
+    text = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p)
+{
+  .reg .b32 %r<3>; .reg .b64 %rd<4>;
+  ld.param.u64 %rd1, [p];
+  mov.u32 %r1, %ctaid.x;
+  mul.wide.u32 %rd2, %r1, 4;
+  add.s64 %rd3, %rd1, %rd2;
+  st.global.u32 [%rd3], %r1;
+  ret;
+}
+"""
+    machine = Machine((8, 0))
+    program = machine.load(text)
+    address = machine.alloc(40)
+    machine.fill(address, 40, 0xFF)
+    machine.blocks = [2, 7]
+    machine.launch(program, "k", (10,), (1,), [address.to_bytes(8, "little")])
+    got = machine.read(address, 40).view(np.int32)
+    assert [int(x) for x in np.flatnonzero(got != -1)] == [2, 7]
+    machine.blocks = None
+    machine.launch(program, "k", (10,), (1,), [address.to_bytes(8, "little")])
+    assert (machine.read(address, 40).view(np.int32) == np.arange(10)).all()
