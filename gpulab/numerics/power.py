@@ -8,8 +8,8 @@ gate as the kernel was. A mutant that no part fails makes the verdict INCONCLUSI
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,66 +107,59 @@ def probe_evidence(name: str, contract: Contract, block: Block) -> Evidence:
     return Evidence(name, block, failed_by)
 
 
-@dataclass
-class _Tally:
-    caught: list[str] = field(default_factory=list)
-    missed: list[str] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
+class Named(Protocol):
+    """Evidence of any operation."""
+
+    @property
+    def name(self) -> str:
+        """Family or probe."""
 
 
-def certify(
-    contract: Contract,
-    evidence: Sequence[Evidence],
-    standard: Sequence[Mutant] = mutants.STANDARD,
-    thorough: bool = True,
-) -> tuple[Certificate, ...]:
-    """Try every mutant, and an unwritten last row and column on the structure checks.
+E = TypeVar("E", bound=Named)
+Attempt = Callable[[E], tuple[Sequence[str], str | None]]
+"""Evidence -> parts of the gate that fail the mutant there, and, where none does, why that is no
+hole."""
+
+
+def certificate(
+    mutant: str, evidence: Sequence[E], attempt: Attempt[E], thorough: bool
+) -> Certificate:
+    """Try one mutant.
 
     Args:
-        contract: what is judged.
+        mutant: its name.
         evidence: families and probes of the verdict.
-        standard: the mutants.
-        thorough: on every input; else only until one input has failed the mutant.
+        attempt: see ``Attempt``.
+        thorough: on every input; else only until one input has failed it.
     """
-    found = [_certificate(contract, evidence, mutant, thorough) for mutant in standard]
-    if evidence:
-        found += [_unwritten(contract, evidence[0].block, axis) for axis in (0, 1)]
-    return tuple(found)
-
-
-def _certificate(
-    contract: Contract, evidence: Sequence[Evidence], mutant: Mutant, thorough: bool
-) -> Certificate:
-    tally = _Tally()
+    caught: list[str] = []
+    missed: list[str] = []
+    excuses: list[str] = []
     for one in evidence:
-        if tally.caught and not thorough:
+        if caught and not thorough:
             break
-        refusal = mutant.refused(contract, one.block)
-        if refusal is not None:
-            tally.refusals.append(refusal)
-            continue
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = mutant.compute(contract, one.block)
-        parts = one.failed_by(values)
+        parts, excuse = attempt(one)
         if parts:
-            tally.caught += [f"{one.name}/{part}" for part in parts]
-        elif mutant.precision and mutants.is_right(contract, one.block, values):
-            tally.refusals.append("gives the correctly rounded right answer on every element")
-        elif (allowed := mutant.allowed(contract, one.block)) is not None:
-            tally.refusals.append(allowed)
+            caught += [f"{one.name}/{part}" for part in parts]
+        elif excuse is not None:
+            excuses.append(excuse)
         else:
-            tally.missed.append(one.name)
-    if tally.caught:
-        return Certificate(mutant.name, "caught", tuple(tally.caught), tuple(tally.missed))
-    if tally.missed or not tally.refusals:
-        return Certificate(mutant.name, "passes", (), tuple(tally.missed))
-    return Certificate(mutant.name, "not applicable", reason=tally.refusals[0])
+            missed.append(one.name)
+    if caught:
+        return Certificate(mutant, "caught", tuple(caught), tuple(missed))
+    if missed or not excuses:
+        return Certificate(mutant, "passes", (), tuple(missed))
+    return Certificate(mutant, "not applicable", reason=excuses[0])
 
 
-def _unwritten(contract: Contract, block: Block, axis: int) -> Certificate:
-    """The last row or column left as it was before the launch, in both colours."""
+def unwritten(right: NDArray[Any], axis: int) -> Certificate:
+    """The last row (axis 0) or column of a right result left as it was, in both colours.
+
+    Args:
+        right: as stored.
+        axis: which.
+    """
     name = "row_unwritten" if axis == 0 else "column_unwritten"
-    right = contract.store(block.r1)
     runs = []
     for poison in structure.POISONS:
         run = right.copy()
@@ -176,3 +169,42 @@ def _unwritten(contract: Contract, block: Block, axis: int) -> Certificate:
     if structure.check_written(runs[0], runs[1]) is None:
         return Certificate(name, "passes", (), ("poison",))
     return Certificate(name, "caught", ("structure/unwritten",))
+
+
+def certify(
+    contract: Contract,
+    evidence: Sequence[Evidence],
+    standard: Sequence[Mutant] = mutants.STANDARD,
+    thorough: bool = True,
+) -> tuple[Certificate, ...]:
+    """Try every mutant of a product, and an unwritten last row and column.
+
+    Args:
+        contract: what is judged.
+        evidence: families and probes of the verdict.
+        standard: the mutants.
+        thorough: on every input; else only until one input has failed the mutant.
+    """
+    found = [
+        certificate(mutant.name, evidence, _attempt(contract, mutant), thorough)
+        for mutant in standard
+    ]
+    if evidence:
+        right = contract.store(evidence[0].block.r1)
+        found += [unwritten(right, axis) for axis in (0, 1)]
+    return tuple(found)
+
+
+def _attempt(contract: Contract, mutant: Mutant) -> Attempt[Evidence]:
+    def attempt(one: Evidence) -> tuple[Sequence[str], str | None]:
+        refusal = mutant.refused(contract, one.block)
+        if refusal is not None:
+            return (), refusal
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = mutant.compute(contract, one.block)
+        parts = one.failed_by(values)
+        if not parts and mutant.precision and mutants.is_right(contract, one.block, values):
+            return (), "gives the correctly rounded right answer on every element"
+        return parts, mutant.allowed(contract, one.block)
+
+    return attempt

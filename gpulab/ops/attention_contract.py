@@ -11,7 +11,10 @@ For one query with scores x_j, probabilities p_j over n visible keys and u = 2^-
   below the maximum, 6 > 8 log 2;
 - P as stored for the product with V: half an ulp of the declared format, at most its sum and at
   most 4 times its random walk, and half the smallest subnormal;
-- the product with V: a matmul over n terms, S = P |V|; the division adds 4 u.
+- the product with V: a matmul over n terms, S = P |V|; the division adds 4 u;
+- where a query sees one key, its P is 1 whatever its score, up to the rounding of the score that is
+  subtracted from itself: E = 4 u |x| and the exponential's, and since every format holds 1 and
+  nothing is added, neither D_P nor D(P |V|).
 
 Together, for an output element o_d, with E_j the relative error of p_j:
 D = sum_j p_j E_j (|v_jd| + |o_d|) + D_P + D(P |V|) + 4 u |o_d|.

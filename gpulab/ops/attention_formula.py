@@ -81,6 +81,18 @@ class Head:
         )
 
     @cached_property
+    def alone(self) -> Mask:
+        """Queries that see one key or none: their P is 1, and nothing is added (r,)."""
+        few: Mask = self.keys <= 1
+        return few
+
+    @cached_property
+    def keys(self) -> NDArray[np.int64]:
+        """How many keys each query sees (r,)."""
+        keys: NDArray[np.int64] = np.count_nonzero(~np.isneginf(self.scores), axis=1)
+        return keys
+
+    @cached_property
     def scores(self) -> Floats:
         """Scaled products plus bias, hidden keys -inf (r, n)."""
         with np.errstate(invalid="ignore", over="ignore"):
@@ -180,15 +192,18 @@ def answer(contract: AttentionContract, head: Head, exact_sums: bool = False) ->
         d_x[~np.isfinite(x)] = 0.0
         away = np.where(np.isfinite(x), np.abs(x - found.largest), 0.0)
         walk = 0.0 if exact_sums else RANDOM_WALK * float(np.sqrt(keys))
-        relative = d_x + U * (3.0 * (away + SLACK) + 8.0 + walk)
+        alone = head.alone[:, None]
+        relative = np.where(alone, 4.0 * U * (away + np.abs(found.largest)), d_x)
+        relative = relative + U * (3.0 * (away + SLACK) + 8.0 + walk)
         weighted = found.p * relative
         d = weighted @ size_v + np.abs(out) * weighted.sum(axis=1, keepdims=True)
         d += 4.0 * U * np.abs(out)
         d += TINY * np.where(head.seen, 1.0, 0.0) @ size_v
         if not exact_sums:
-            d += _rounded_p_bound(contract, found, head)
             product = contract.sums.allowance(keys)
-            d += product.relative * s + product.absolute * (s > 0)
+            summed = rounded_p_bound(contract, found, head)
+            summed += product.relative * s + product.absolute * (s > 0)
+            d += np.where(alone, 0.0, summed)
         largest = np.abs(found.largest[:, 0])
         d_lse = (found.p * d_x).sum(axis=1)
         d_lse += U * (3.0 * SLACK + 12.0 + walk + 4.0 * largest + 2.0 * np.abs(found.lse))
@@ -211,7 +226,7 @@ def _score_bound(contract: AttentionContract, head: Head, x: Floats) -> Floats:
     return d
 
 
-def _rounded_p_bound(contract: AttentionContract, found: Softmax, head: Head) -> Floats:
+def rounded_p_bound(contract: AttentionContract, found: Softmax, head: Head) -> Floats:
     """What rounding P to its format may do to the output (r, d)."""
     row = contract.probability_row
     if row is None:

@@ -25,7 +25,8 @@ from gpulab.ops.attention_measure import (
     place,
     tolerance_of,
 )
-from gpulab.ops.attention_mutants import Evidence, Stored, certify, stored
+from gpulab.ops.attention_mutants import Stored, stored
+from gpulab.ops.attention_power import Evidence, certify
 from gpulab.ops.attention_probes import AttentionProbe, probes
 from gpulab.ops.attention_simulate import row_squares
 from gpulab.ops.base import Effort, RestsOn, Runner

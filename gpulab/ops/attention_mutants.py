@@ -1,24 +1,21 @@
-"""The standard mutants of attention, and the certificate that the gate fails them.
+"""The standard mutants of attention.
 
 A mutant is what a kernel with one mistake stores for some queries of the very inputs that are
-judged. One that no part of the gate fails makes the verdict INCONCLUSIVE, unless it stores the
-correctly rounded right answer everywhere, or it is wrong in its rounding only and the queries are
-too few for that to show.
+judged. ``attention_power`` tries them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpulab.formats import encode, get
-from gpulab.numerics import structure
-from gpulab.numerics.power import Certificate
+from gpulab.formats import get
 from gpulab.numerics.rounding import next_lower, through, to_significand
 from gpulab.ops.attention_contract import AttentionContract
-from gpulab.ops.attention_formula import Floats, Head, exact, softmax, visible
+from gpulab.ops.attention_formula import Floats, Head, Mask, exact, softmax, visible
 from gpulab.ops.attention_simulate import Steps, f32, simulate
 
 Dims = dict[str, int]
@@ -27,10 +24,9 @@ Stored = tuple[Floats, Floats]
 Compute = Callable[[AttentionContract, Head, Dims], Stored | None]
 """What is stored, or None where the mistake changes nothing by construction."""
 Refused = Callable[[AttentionContract, Dims], str | None]
+Loss = Callable[[AttentionContract, Head], Floats]
 
 SCALE_ERROR = 0.999
-FEW = 1 << 12
-"""Elements below which a mistake of rounding may stay invisible by chance."""
 TILE = 32
 """Keys a tile of the mutants that work by tiles."""
 
@@ -45,6 +41,8 @@ class AttentionMutant:
         compute: what it stores.
         precision: wrong only in how it rounds or overflows.
         refused: why it changes nothing by construction, or None.
+        adds: wrong only in how it rounds exponentials and adds keys up.
+        loss: c for each query (r,), such that the mistake costs at most c P |V| there.
     """
 
     name: str
@@ -52,28 +50,22 @@ class AttentionMutant:
     compute: Compute
     precision: bool = False
     refused: Refused = lambda contract, dims: None
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Queries of one run, and how outputs for them are judged.
-
-    Args:
-        name: family or probe.
-        heads: the block.
-        right: the correctly rounded answers.
-        failed_by: parts of the gate that fail outputs.
-    """
-
-    name: str
-    heads: Sequence[Head]
-    right: Sequence[Stored]
-    failed_by: Callable[[Sequence[Stored]], list[str]]
+    adds: bool = False
+    loss: Loss | None = None
 
 
 def stored(contract: AttentionContract, out: Floats, lse: Floats) -> Stored:
     """Values as a kernel stores them."""
     return through(contract.output_row, out), f32(lse)
+
+
+def same_queries(got: Stored, right: Stored) -> Mask:
+    """Queries whose every bit is right (r,)."""
+    same: Mask = np.ones(len(right[1]), bool)
+    for mine, wanted in zip(got, right, strict=True):
+        equal = (mine == wanted) | (np.isnan(mine) & np.isnan(wanted))
+        same &= equal.reshape(len(equal), -1).all(axis=1)
+    return same
 
 
 def _exactly(contract: AttentionContract, head: Head) -> Stored:
@@ -186,7 +178,7 @@ def _base2(contract: AttentionContract, head: Head, dims: Dims) -> Stored:
 def _stepwise(steps: Steps) -> Compute:
     def compute(contract: AttentionContract, head: Head, dims: Dims) -> Stored | None:
         declared, changed = simulate(contract, head), simulate(contract, head, steps)
-        return None if _same([declared], [changed]) else changed
+        return None if same_queries(changed, declared).all() else changed
 
     return compute
 
@@ -208,12 +200,31 @@ def _has_tail(contract: AttentionContract, dims: Dims) -> str | None:
     return f"whole tiles of {TILE} keys" if dims["seq_k"] % TILE == 0 else None
 
 
+def _scale_loss(contract: AttentionContract, head: Head) -> Floats:
+    return np.full(len(head.q), 1.0 - SCALE_ERROR)
+
+
+def _narrow_sums(fmt: str, about: str) -> AttentionMutant:
+    """Each rounding costs at most u of the sum so far, of P |V| and of P."""
+
+    def loss(contract: AttentionContract, head: Head) -> Floats:
+        u, p = get(fmt).unit_roundoff, softmax(head.scores).p
+        groups = -(-p.shape[1] // contract.sums.terms_per_rounding)
+        product = math.expm1(groups * math.log1p(u))
+        so_far = np.where(p > 0, np.cumsum(p, axis=1), 0.0).sum(axis=1)
+        total = np.expm1(u * so_far)
+        return np.where(total < 1, (product + total) / np.maximum(1 - total, u), np.inf)
+
+    compute = _stepwise(Steps(sums=fmt))
+    return AttentionMutant(f"{fmt}_sums", about, compute, True, adds=True, loss=loss)
+
+
 STANDARD = (
     AttentionMutant("zeros", "writes zeros", _zeros),
     AttentionMutant("constant_mean", "writes the mean everywhere", _constant),
     AttentionMutant("dropped_key", "the last key of every query is missing", _dropped),
     AttentionMutant("sign_flip", "one element has the wrong sign", _flipped),
-    AttentionMutant("scaled_0.999", "every element times 0.999", _scaled, True),
+    AttentionMutant("scaled_0.999", "every element times 0.999", _scaled, True, loss=_scale_loss),
     AttentionMutant("no_max", "exponentials without the maximum", _no_max, True),
     AttentionMutant("no_rescale", "online softmax that is never rescaled", _no_rescale, True),
     AttentionMutant("mask_zero", "hidden keys have the score 0", _mask_zero),
@@ -228,91 +239,10 @@ STANDARD = (
         _stepwise(Steps(exponential="bf16")),
         True,
         _wider_p,
+        adds=True,
     ),
-    AttentionMutant("fp16_sums", "sums in half", _stepwise(Steps(sums="fp16")), True),
-    AttentionMutant("bf16_sums", "sums in bf16", _stepwise(Steps(sums="bf16")), True),
+    _narrow_sums("fp16", "sums in half"),
+    _narrow_sums("bf16", "sums in bf16"),
     AttentionMutant("lower_inputs", "inputs in the next lower format", _lower, True),
     AttentionMutant("lse_base_2", "the log-sum-exp to base 2", _base2),
 )
-
-
-@dataclass
-class _Tally:
-    caught: list[str] = field(default_factory=list)
-    missed: list[str] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-
-
-def certify(
-    contract: AttentionContract, dims: Dims, evidence: Sequence[Evidence], thorough: bool
-) -> tuple[Certificate, ...]:
-    """Try every mutant, and an unwritten last query and column on the structure checks.
-
-    Args:
-        contract: what is judged.
-        dims: of the operation.
-        evidence: families and probes of the verdict.
-        thorough: on every input; else only until one input has failed the mutant.
-    """
-    found = [_certificate(contract, dims, evidence, m, thorough) for m in STANDARD]
-    if evidence:
-        found += [_unwritten(contract, evidence[0].right[0][0], axis) for axis in (0, 1)]
-    return tuple(found)
-
-
-def _certificate(
-    contract: AttentionContract,
-    dims: Dims,
-    evidence: Sequence[Evidence],
-    mutant: AttentionMutant,
-    thorough: bool,
-) -> Certificate:
-    tally = _Tally()
-    refusal = mutant.refused(contract, dims)
-    if refusal is not None:
-        return Certificate(mutant.name, "not applicable", reason=refusal)
-    for one in evidence:
-        if tally.caught and not thorough:
-            break
-        made = [mutant.compute(contract, head, dims) for head in one.heads]
-        if all(each is None for each in made):
-            tally.refusals.append("changes nothing on these inputs")
-            continue
-        outputs = [o if o is not None else r for o, r in zip(made, one.right, strict=True)]
-        parts = one.failed_by(outputs)
-        if parts:
-            tally.caught += [f"{one.name}/{part}" for part in parts]
-        elif _same(outputs, one.right):
-            tally.refusals.append("gives the correctly rounded right answer on every element")
-        elif mutant.precision and sum(o.size for o, _ in outputs) < FEW:
-            tally.refusals.append("too few elements for a mistake of rounding to show")
-        else:
-            tally.missed.append(one.name)
-    if tally.caught:
-        return Certificate(mutant.name, "caught", tuple(tally.caught), tuple(tally.missed))
-    if tally.missed or not tally.refusals:
-        return Certificate(mutant.name, "passes", (), tuple(tally.missed))
-    return Certificate(mutant.name, "not applicable", reason=tally.refusals[0])
-
-
-def _same(outputs: Sequence[Stored], right: Sequence[Stored]) -> bool:
-    return all(
-        np.array_equal(mine, wanted, equal_nan=True)
-        for got, want in zip(outputs, right, strict=True)
-        for mine, wanted in zip(got, want, strict=True)
-    )
-
-
-def _unwritten(contract: AttentionContract, out: Floats, axis: int) -> Certificate:
-    """The last query or column left as it was before the launch, in both colours."""
-    name = "row_unwritten" if axis == 0 else "column_unwritten"
-    right = encode(contract.output_row, out)
-    runs = []
-    for poison in structure.POISONS:
-        run = right.copy()
-        last = run[-1:] if axis == 0 else run[:, -1:]
-        last[...] = np.frombuffer(bytes([poison]) * run.dtype.itemsize, run.dtype)[0]
-        runs.append(run)
-    if structure.check_written(runs[0], runs[1]) is None:
-        return Certificate(name, "passes", (), ("poison",))
-    return Certificate(name, "caught", ("structure/unwritten",))

@@ -10,13 +10,13 @@ have too few elements for that to show.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpulab.formats import decode, encode
-from gpulab.numerics import structure
+from gpulab.numerics import power
 from gpulab.numerics.power import Certificate
 from gpulab.numerics.rounding import next_lower, to_significand
 from gpulab.ops.rows_arith import PLAIN, Arithmetic, Stepwise
@@ -202,13 +202,6 @@ class Evidence:
         return int(rows), int(cols)
 
 
-@dataclass
-class _Tally:
-    caught: list[str] = field(default_factory=list)
-    missed: list[str] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-
-
 def certify(
     op: RowFormula, contract: RowContract, evidence: Sequence[Evidence], thorough: bool
 ) -> tuple[Certificate, ...]:
@@ -222,56 +215,28 @@ def certify(
     """
     elements = sum(one.answers[0].r1.size for one in evidence)
     found = [
-        _certificate(op, contract, evidence, mutant, thorough, elements)
+        power.certificate(mutant.name, evidence, _attempt(op, contract, mutant, elements), thorough)
         for mutant in standard(op, contract)
     ]
-    return (*found, _unwritten(op, contract, evidence[0]))
+    main = evidence[0].answers[0]
+    right = encode(op.output_format(main.name, contract), main.ideal())
+    return (*found, power.unwritten(right, 0))
 
 
-def _certificate(
-    op: RowFormula,
-    contract: RowContract,
-    evidence: Sequence[Evidence],
-    mutant: RowMutant,
-    thorough: bool,
-    elements: int,
-) -> Certificate:
-    tally = _Tally()
-    for one in evidence:
-        if tally.caught and not thorough:
-            break
+def _attempt(
+    op: RowFormula, contract: RowContract, mutant: RowMutant, elements: int
+) -> power.Attempt[Evidence]:
+    def attempt(one: Evidence) -> tuple[Sequence[str], str | None]:
         refusal = mutant.refused(contract, one.shape)
         if refusal is not None:
-            tally.refusals.append(refusal)
-            continue
+            return (), refusal
         right = {a.name: a.ideal() for a in one.answers}
         with np.errstate(all="ignore"):
             wrong = right | mutant.compute(op, contract, one.values)
         parts = one.failed_by(wrong)
-        if parts:
-            tally.caught += [f"{one.name}/{part}" for part in parts]
-        elif all(np.array_equal(wrong[n], right[n], equal_nan=True) for n in right):
-            tally.refusals.append("stores the correctly rounded right answer everywhere")
-        elif mutant.precision and elements < FEW:
-            tally.refusals.append(f"{elements} elements are too few for it to show")
-        else:
-            tally.missed.append(one.name)
-    if tally.caught:
-        return Certificate(mutant.name, "caught", tuple(tally.caught), tuple(tally.missed))
-    if tally.missed or not tally.refusals:
-        return Certificate(mutant.name, "passes", (), tuple(tally.missed))
-    return Certificate(mutant.name, "not applicable", reason=tally.refusals[-1])
+        if all(np.array_equal(wrong[n], right[n], equal_nan=True) for n in right):
+            return parts, "stores the correctly rounded right answer everywhere"
+        few = mutant.precision and elements < FEW
+        return parts, f"{elements} elements are too few for it to show" if few else None
 
-
-def _unwritten(op: RowFormula, contract: RowContract, one: Evidence) -> Certificate:
-    """The last row left as it was before the launch, in both colours."""
-    main = one.answers[0]
-    right = encode(op.output_format(main.name, contract), main.ideal())
-    runs = []
-    for poison in structure.POISONS:
-        run = right.copy()
-        run[-1:] = np.frombuffer(bytes([poison]) * run.dtype.itemsize, run.dtype)[0]
-        runs.append(run)
-    if structure.check_written(runs[0], runs[1]) is None:
-        return Certificate("row_unwritten", "passes", (), ("poison",))
-    return Certificate("row_unwritten", "caught", ("structure/unwritten",))
+    return attempt

@@ -8,7 +8,7 @@ import pytest
 from attention_kernels import Row, dims, sees
 
 from gpulab.errors import UsageError
-from gpulab.formats import decode, encode
+from gpulab.formats import decode
 from gpulab.numerics.cache import Cache
 from gpulab.ops.attention import ATTENTION
 from gpulab.ops.attention_contract import AttentionContract
@@ -102,21 +102,7 @@ def test_inputs_must_be_kept():
 def test_every_standard_mutant_is_caught_where_it_applies():
     for fmt in ("fp32", "fp16", "bf16"):
         d = dims(causal=1, mask_planes=1, seq_q=70, seq_k=77, head_dim=64)
-        data = Data(AttentionContract.of(Row(fmt), (8, 9)), d, 0, Cache())
-        row = Row(fmt)
-
-        def exactly(inputs, *, poison, data=data, d=d, fmt=fmt):
-            from gpulab.ops.attention_data import Inputs
-            from gpulab.ops.base import RunResult
-
-            shape = (d["batch"], d["heads"], d["seq_q"])
-            out, lse = np.empty((*shape, d["head_dim"])), np.empty(shape)
-            for piece in data.pieces(Inputs(1.0, dict(inputs), None)):
-                out[0, piece.head.head][piece.head.queries] = piece.answer.out
-                lse[0, piece.head.head][piece.head.queries] = piece.answer.lse
-            return RunResult({"out": encode(fmt, out), "lse": lse.astype(np.float32)}, True)
-
-        found = ATTENTION.judge(row, d, exactly, capability=(8, 9), effort="full")
+        found = judge(Row(fmt), kernels.exactly, d)
         status = {c.mutant: c.status for c in found.power}
         assert set(status) == {m.name for m in STANDARD} | {"row_unwritten", "column_unwritten"}
         assert set(status.values()) == {"caught"}, (fmt, status)
