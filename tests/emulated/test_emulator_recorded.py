@@ -69,12 +69,20 @@ def test_flushing_looks_at_the_result_as_24_bits_would_hold_it():
     assert hex(got[0]) == "0x0"
 
 
-def test_a_half_product_is_flushed_before_it_rounds_up_to_the_smallest_normal():
-    """2^-14 (1 - 2^-11) is flushed; without .ftz it rounds to 2^-14. A fused one stays."""
-    a, b, zero = np.uint16([0x0400, 0x07FF]), np.uint16([0x3BFF, 0x3800]), np.uint16([0, 0])
-    assert instruction("mul.ftz.f16", [a, b], np.uint16).tolist() == [0, 0]
-    assert instruction("mul.f16", [a, b], np.uint16).tolist() == [0x0400, 0x0400]
-    assert instruction("fma.rn.ftz.f16", [a, b, zero], np.uint16).tolist() == [0x0400, 0x0400]
+def test_flushing_looks_at_a_half_as_11_bits_would_hold_it():
+    """2^-14 (1 - 2^-11) fits into 11 bits and is flushed; what 11 bits would round up stays."""
+    a, b = np.uint16([0x0400, 0x07FF, 0x3801]), np.uint16([0x3BFF, 0x3800, 0x07FE])
+    zero = np.zeros_like(a)
+    for flushed, plain, more in (
+        ("mul.ftz.f16", "mul.f16", []),
+        ("fma.rn.ftz.f16", "fma.rn.f16", [zero]),
+    ):
+        assert instruction(flushed, [a, b, *more], np.uint16).tolist() == [0, 0, 0x0400]
+        assert instruction(plain, [a, b, *more], np.uint16).tolist() == [0x0400] * 3
+    got = instruction(
+        "fma.rn.ftz.f16", [np.uint16([x]) for x in (0x8400, 0x3BFF, 0x8002)], np.uint16
+    )
+    assert hex(got[0]) == "0x8000"  # as an H200 gave it
 
 
 def test_zero_is_a_normal_number():

@@ -22,6 +22,11 @@ from gpulab.emulator.values import U16, U32, Array
 TYPES = ("f16", "f16x2", "bf16", "bf16x2")
 ONE = {"f16": 0x3C00, "bf16": 0x3F80}
 _TINY = {"f16": np.float32(2.0**-14), "bf16": np.float32(2.0**-126)}
+_STAYS = {
+    "f16": np.float32(2.0**-14 * (1 - 2.0**-12)),
+    "bf16": np.float32(2.0**-126 * (1 - 2.0**-9)),
+}
+"""The least result that .ftz leaves: its format's digits and any exponent would hold it as _TINY."""
 
 
 def is_half(instr: Instr) -> bool:
@@ -59,11 +64,7 @@ def _finish(form: str, words: tuple[str, ...]) -> Callable[[Array], Array]:
             x = np.where(x > 0, np.minimum(x, np.float32(1)), np.float32(0))
         if relu:
             x = np.where(np.isnan(x), x, np.where(x > 0, x, np.float32(0)))
-        code = encode32(form, x)
-        if ftz:
-            tiny = (code & U16.type(0x7FFF)) < U16.type(0x0400 if form == "f16" else 0x80)
-            code = np.where(tiny, code & U16.type(0x8000), code)
-        return code
+        return encode32(form, _flush(x, _STAYS[form]) if ftz else x)
 
     return run
 
@@ -71,15 +72,12 @@ def _finish(form: str, words: tuple[str, ...]) -> Callable[[Array], Array]:
 def _reader(form: str, words: tuple[str, ...]) -> Callable[[Array], Array]:
     if "ftz" not in words:
         return lambda codes: decode(form, codes)
-    return lambda codes: _flush(form, decode(form, codes))
+    return lambda codes: _flush(decode(form, codes), _TINY[form])
 
 
-def _flush(form: str, x: Array) -> Array:
-    """What lies below the format's smallest normal number to the zero of its sign.
-
-    A product is flushed so before it is rounded; sums and fused sums after.
-    """
-    return np.where(np.abs(x) < _TINY[form], np.copysign(np.float32(0), x), x)
+def _flush(x: Array, least: np.float32) -> Array:
+    """What is smaller than ``least`` to the zero of its sign."""
+    return np.where(np.abs(x) < least, np.copysign(x.dtype.type(0), x), x)
 
 
 def _op(instr: Instr, count: int, one: Callable[..., Array]) -> Op:
@@ -103,8 +101,6 @@ def binary(instr: Instr) -> Op:
     only(instr, words, "rn", "ftz", "sat", form, form + "x2")
     ufunc: Any = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[instr.base]
     read, finish = _reader(form, words), _finish(form, words)
-    if instr.base == "mul" and "ftz" in words:
-        return _op(instr, 2, lambda a, b: finish(_flush(form, read(a) * read(b))))
     return _op(instr, 2, lambda a, b: finish(ufunc(read(a), read(b))))
 
 
@@ -140,6 +136,8 @@ def fma_codes(form: str, words: tuple[str, ...] = ()) -> Callable[..., Array]:
         # A float16 fused sum that float64 cannot hold is never next to a float16 tie: the term
         # that is cut off is at least 2^-21 of a half place away from one.
         total = product + addend if form == "f16" else _odd_where_tied(product, addend)
+        if "ftz" in words:
+            total = _flush(total, _STAYS[form])
         return finish(beside_ties(total, 12 if form == "f16" else 15))
 
     return run
