@@ -6,8 +6,13 @@ pass or two) may be off by
     u (3 |d| + 8 + 4 sqrt(n))
 
 relative to a probability, or absolutely in a logarithm, where u |y| is added: 3 |d| for the rounded
-argument of the power, 4 sqrt(n) for the sum, 8 for everything that happens once. Results below
-2^-126 may be flushed to zero.
+argument of the power, 4 sqrt(n) for the sum, 8 for everything that happens once.
+
+A power below 2^-126 may be flushed to zero, as ex2.approx.ftz does: e^d, or the probability itself
+where a kernel subtracts the logarithm of the sum before the power. A probability may thus be off by
+2^-126 beside the relative bound. Right kernels use that up: where one element has the whole sum, a
+result of 0 for e^d just below 2^-126 takes a share of D just below 1 (0.9998 has been seen), and
+nothing of it is an error of the kernel's.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from gpulab.ops.rows_mutants import RowMutant, computed
 from gpulab.ops.rows_probes import RowProbe, masked, non_finite
 
 TINY = 2.0**-126
-"""Smallest result that is not flushed."""
+"""Smallest power that is not flushed."""
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,19 @@ def test_every_repeated_row_is_checked(monkeypatch):
     assert rolled.verdict == "FAIL"
 
 
+def test_a_power_below_the_normal_numbers_may_be_flushed_and_no_other():
+    """e^-87.337 is 0.9995 of 2^-126: 0 takes that share of D; e^-87.3 is above it, and 0 is wrong."""
+    contract = RowContract("softmax", "fp32", "fp32")
+    x = np.array([[0.0, -87.337, -87.3, -110.0]])
+    (right,) = ops.get("softmax").answers(contract, {"x": x})
+    got = np.exp(x)
+    got[0, 1:] = 0.0
+    assert list(right.right(got)[0]) == [True, True, False, True]
+    share = right.share(got)[0]
+    assert 0.999 < share[1] < 1 < share[2]
+    assert share[3] < 1e-9
+
+
 def test_copies_with_the_same_bits_are_judged_once(monkeypatch):
     """What a large array costs is reading it: its copies stand for each other, in every number."""
     decoded = []
