@@ -26,7 +26,7 @@ _STAYS = {
     "f16": np.float32(2.0**-14 * (1 - 2.0**-12)),
     "bf16": np.float32(2.0**-126 * (1 - 2.0**-9)),
 }
-"""The least result that .ftz leaves: digits of the format and any exponent would hold it as _TINY."""
+"""The least result that .ftz leaves: its digits and any exponent would hold it as _TINY."""
 
 
 def is_half(instr: Instr) -> bool:
