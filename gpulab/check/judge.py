@@ -180,6 +180,10 @@ def _diagnose(check: Check, submitted: Submitted) -> None:
     shape, judgement = found
     check.result.facts["replay"] = str(check.token(shape))
     check.progress("diagnose")
+    if dict(shape.dims) == dict(check.exercise.timed):
+        reason = judgement.reasons[0]
+        check.result.diagnosis = sampling.there_alone(check, reason.text, reason.index)
+        return
     check.result.diagnosis = _looks_like(check, submitted, shape, judgement)
     if check.result.diagnosis is None and judgement.reason is not None:
         reason = judgement.reason

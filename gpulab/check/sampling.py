@@ -30,6 +30,15 @@ BUDGET = 200_000
 _DRAW = 57
 
 
+def there_alone(check: Check, text: str, index: tuple[int, ...] | None = None) -> Diagnosis:
+    """What is wrong at the timed size and at no smaller one."""
+    shown = " ".join(f"{k}={v}" for k, v in check.timed_shape.dims.items())
+    fix = "an index that overflows, or a path of its own for large sizes: look for what is another "
+    fix += "there than at the smaller shapes"
+    found = f"right at the smaller shapes, but at {shown}: {text}"
+    return Diagnosis("timed-size", found, fix, index)
+
+
 def sample(check: Check) -> None:
     """Judge what a few blocks write at the timed size.
 
@@ -118,16 +127,14 @@ def _fail(
     at = structure.first_index(wrong)
     assert at is not None
     axis = check.subject.moving(check.setting(check.timed_shape.dims))[one.name]
-    shown = " ".join(f"{k}={v}" for k, v in check.timed_shape.dims.items())
     share = float(wrong.sum() / written.sum())
-    text = f"right at the smaller shapes, but at {shown} {share:.1%} of what was looked at is wrong"
-    check.result.note(STAGE, "FAIL", text)
+    told = there_alone(check, f"{share:.1%} of what was looked at is wrong")
+    check.result.note(STAGE, "FAIL", told.text)
     check.result.facts["replay"] = str(check.timed_token)
     check.result.diagnosis = Diagnosis(
-        "timed-size",
-        text,
-        "an index that overflows int or a path of its own for large sizes: look for what changes "
-        "between the shapes",
+        told.slug,
+        told.text,
+        told.fix,
         (*at[:axis], int(places[at[axis]]), *at[axis + 1 :]),
         float(one.values(stored)[at]),
         float(one.right[at]),

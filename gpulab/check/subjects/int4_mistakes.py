@@ -72,6 +72,11 @@ def _half_unsigned(parts: Parts, first: int) -> Floats:
     return parts.product(q)
 
 
+def _wrapped(q: Floats, bits: int) -> Floats:
+    """Codes whose negative ones came about in an unsigned integer."""
+    return np.where(q < 0, q + 2.0**bits, q).astype(np.float32).astype(np.float64)
+
+
 def _rounded_sums(parts: Parts) -> Floats:
     total = np.zeros((len(parts.a), parts.q.shape[1]))
     for number, scale in enumerate(parts.scales):
@@ -104,6 +109,10 @@ def suspects(parts: Parts) -> Iterator[Suspect]:
         yield Suspect("zero-point", f"every weight is {abs(away):g} step too "
                       f"{'large' if away > 0 else 'small'}", SIGN,
                       partial(parts.product, parts.q + away))  # fmt: skip
+    for bits in (32, 16, 8):
+        yield Suspect("int-overflow", f"negative codes are {2.0**bits:.0f} too large: a difference "
+                      f"below 0 wraps around in an unsigned integer of {bits} bits", SIGN,
+                      partial(parts.product, _wrapped(parts.q, bits)))  # fmt: skip
     groups: tuple[tuple[str, Callable[[], Floats]], ...] = (
         ("every group has the scale of the next", partial(parts.by_row, row // parts.group + 1)),
         ("every group has the scale of the one before",
