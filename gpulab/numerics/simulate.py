@@ -145,7 +145,7 @@ def tensor_core(contract: Contract, model: DotModel, block: Block, step: int = 1
         b = np.pad(b, ((0, missing), (0, 0)))
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     if contract.split:
-        return split.sums(model, a, b)
+        return split.sums(model, a, b, contract.promotion)
     kind = np.dtype(np.float16 if model.d_type == "f16" else np.float32)
     zero = np.zeros((a.shape[0], b.shape[1]), f"u{kind.itemsize}")
     if contract.promotion is None:

@@ -11,8 +11,9 @@ Of a b = (hi + lo)(hi + lo) the product lo lo is left out. Together
 lo is kept times 2^13: the last bit of float32, 2^-149, is then tf32's, 2^-136, so that all of this
 holds down to 2^-126; of a subnormal the one ulp may be more than 2^-23 |x|.
 
-Sums: hi hi of the terms of one instruction from zero, each added to a float32 sum; lo hi + hi lo in
-a sum of the tensor core's own, of 2 K terms which are 2^-10 of S at most; the last addition rounds.
+Sums: hi hi of the terms of an instruction or of a few from zero, each added to a float32 sum;
+lo hi + hi lo in a sum of the tensor core's own, of 2 K terms which are 2^-10 of S at most; the last
+addition rounds.
 
 Source: H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while
 surpassing the FP32 theoretical peak performance", IJHPCA 36(4), 2022.
@@ -61,13 +62,17 @@ def split(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32
     return high, (low.view(np.uint32) & kept).view(np.float32)
 
 
-def sums(rules: DotModel, a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
+def sums(
+    rules: DotModel, a: NDArray[Any], b: NDArray[Any], promotion: int | None = None
+) -> NDArray[np.float64]:
     """The product of float32 matrices as the declared kernel sums it.
 
     Args:
         rules: the tf32 instruction.
         a: (r, k), k a multiple of the instruction's.
         b: (k, c).
+        promotion: terms of hi hi that are summed from zero, a multiple of the instruction's; None:
+            those of one.
 
     Returns:
         float32 results (r, c) in float64.
@@ -81,10 +86,13 @@ def sums(rules: DotModel, a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float6
         rules, np.ascontiguousarray(left.reshape(2 * k, r).T), right.reshape(2 * k, c), zero
     ).view(np.float32)
     total = np.zeros((r, c), np.float32)
-    parts_a, parts_b = _steps(high_a.T, depth).transpose(0, 2, 1), _steps(high_b, depth)
+    chain = promotion or depth
+    beyond = ((0, -k % chain), (0, 0))  # terms of zero, which change nothing
+    parts_a = _steps(np.pad(high_a.T, beyond), chain).transpose(0, 2, 1)
+    parts_b = _steps(np.pad(high_b, beyond), chain)
     step = max(1, _CHUNK // (r * c))
     with np.errstate(invalid="ignore", over="ignore"):
-        for first in range(0, k // depth, step):
+        for first in range(0, len(parts_b), step):
             some = slice(first, first + step)
             found = tensorcore.evaluate(rules, parts_a[some], parts_b[some], zero)
             for part in found.view(np.float32):

@@ -4,6 +4,7 @@ The kernels here are written with fractions or from the instruction's own arithm
 simulation that the gates use.
 """
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -118,6 +119,30 @@ def test_the_declared_sums_pass_and_are_the_simulation_bit_for_bit():
         rules = tensorcore.model(MMA["tf32"], capability)
         mine = product(a, b, capability=capability).astype(np.float32)
         assert np.array_equal(split.sums(rules, a, b), mine)
+
+
+def test_sums_of_two_instructions_pass_as_declared():
+    declared = replace(ROW, promotion=16)
+
+    def kernel(a, b):
+        return product(a, b, promotion=16, capability=HOPPER)
+
+    found = judged(kernel, row=declared, capability=HOPPER)
+    assert found.verdict == "PASS", found.reasons
+    rng = np.random.default_rng(9)
+    rules = tensorcore.model(MMA["tf32"], HOPPER)
+    for k in (8, 40, 64):  # the last sum of 8 terms, or of 16
+        a, b = (rng.standard_normal(s).astype(np.float32) for s in ((9, k), (k, 11)))
+        mine = kernel(a, b).astype(np.float32)
+        assert np.array_equal(split.sums(rules, a, b, 16), mine)
+        assert np.array_equal(split.sums(rules, a, b), mine) == (k == 8)
+    # N = 8 and F = 25: a block loses 2 + 9 / 2 units of 2^-24.
+    k, u = DIMS["k"], 2.0**-24
+    main = (0.4 * 16 / 8 + 1) * 6.5 * u + 4 * (k / 16) ** 0.5 * u
+    cross = 2.0**-10 * (0.4 * 2 * k / 8 + 1) * 6.5 * u
+    assert Contract.of(declared, HOPPER).allowance(k).relative == pytest.approx(
+        2.0**-21 + main + cross + u, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(

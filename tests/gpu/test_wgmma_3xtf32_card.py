@@ -60,7 +60,7 @@ def test_bits_equal_the_declared_sums(card, k):
         beyond = -k % 8
         rules = tensorcore.model(CASE.variant.instruction((9, 0)), (9, 0))
         whole = np.pad(a, ((0, 0), (0, beyond))), np.pad(b, ((0, beyond), (0, 0)))
-        assert np.array_equal(run(card, a, b), split.sums(rules, *whole))
+        assert np.array_equal(run(card, a, b), split.sums(rules, *whole, CASE.variant.promotion))
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3.4e38, 2.0**127], ids=str)

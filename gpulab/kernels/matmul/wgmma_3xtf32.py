@@ -27,7 +27,7 @@ SLAB = ROW_BYTES // 4
 """Elements of k in a stage."""
 DEPTH = 8
 """Terms of one instruction."""
-EDGE, TURNERS = 64, 256
+EDGE, TURNERS = 64, 128
 """Of the tile in which B is turned; threads that turn it."""
 PARTS = ("b_high", "b_low")
 
@@ -50,7 +50,7 @@ class Tile:
     stages: int = 4
     pair_m: int = 2
     band: int = 8
-    chained: int = 1
+    chained: int = 2
 
     @property
     def cpp(self) -> str:
@@ -96,9 +96,9 @@ VARIANT = Variant(
     contract=TF32_SPLIT,
     promotion=DEPTH * TILE.chained,
     note="operands are split into two tf32 parts; three of the four products are taken, "
-    "within 2^-21 of the exact one (a subnormal operand: its last bit); every eight terms are "
-    "added to a float32 sum; B is turned and split by a launch of its own before, whose time is "
-    "reported apart",
+    "within 2^-21 of the exact one (a subnormal operand: its last bit); every "
+    f"{DEPTH * TILE.chained} terms are added to a float32 sum; B is turned and split by a launch "
+    "of its own before, whose time is reported apart",
 )
 
 
