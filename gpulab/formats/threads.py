@@ -1,16 +1,28 @@
-"""Work on parts of large arrays on all cores: NumPy computes outside the interpreter lock."""
+"""Work on parts of large arrays on several cores: NumPy computes outside the interpreter lock."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _LEAST = 1 << 19
 """Elements below which handing out work costs more than it saves."""
+MOST = 8
+"""Threads at most: more of them wait for the interpreter lock rather than compute."""
 _inside = threading.local()
+
+
+def workers() -> int:
+    """Threads that NumPy's work is spread over: the cores this process may use, up to ``MOST``."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(MOST, len(os.sched_getaffinity(0)))
+    return min(MOST, os.cpu_count() or 1)
 
 
 def spread(work: Callable[[slice], Any], count: int, elements: int, grain: int = 1) -> list[Any]:
@@ -29,18 +41,32 @@ def spread(work: Callable[[slice], Any], count: int, elements: int, grain: int =
     """
     if elements < _LEAST or count <= grain or getattr(_inside, "yes", False):
         return [work(slice(0, count))]
-    cores = os.cpu_count() or 1
+    cores = workers()
     if cores == 1:
         return [work(slice(0, count))]
     step = -(-count // cores)
     step = -(-step // grain) * grain
 
-    def one(first: int) -> Any:
-        _inside.yes = True
-        return work(slice(first, min(count, first + step)))
+    parts = [slice(first, min(count, first + step)) for first in range(0, count, step)]
+    return list(each(work, parts))
 
-    with ThreadPoolExecutor(cores) as pool:
-        return list(pool.map(one, range(0, count, step)))
+
+def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """The results of ``work`` on every item, in order; what it spreads itself stays in its thread.
+
+    Args:
+        work: called from several threads at the same time.
+        items: the parts; a single one is done here.
+    """
+    if len(items) == 1:
+        yield work(items[0])
+        return
+    with ThreadPoolExecutor(workers(), initializer=_enter) as pool:
+        yield from pool.map(work, items)
+
+
+def _enter() -> None:
+    _inside.yes = True
 
 
 def together(elements: int, *makers: Callable[[], Any]) -> list[Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.formats.threads import each
 from gpulab.numerics import gates
 from gpulab.numerics.contract import Allowance, Contract
 from gpulab.numerics.errors import ErrorSummary, elementwise, usual_allclose
@@ -128,7 +127,7 @@ def measure(
             one = band(contract, *piece, values)
             return _judge(contract, tolerance, allowance, data.largest, one, family)
 
-        for found in _spread_out(judge, list(pieces(data))):
+        for found in each(judge, list(pieces(data))):
             sums.merge(found)
     atol = tolerance.rtol * data.largest
     rms = limit = None
@@ -154,15 +153,6 @@ def measure(
         reasons=tuple(sums.reasons.values()),
         allclose=sums.close,
     )
-
-
-def _spread_out(judge: Callable[[Piece], _Sums], work: list[Piece]) -> Iterator[_Sums]:
-    """In order, on all cores: NumPy computes outside the interpreter lock."""
-    if len(work) == 1:
-        yield judge(work[0])
-        return
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(judge, work)
 
 
 def _judge(

@@ -56,7 +56,7 @@ def test_many_threads_give_what_one_gives(monkeypatch, fmt, kind):
 
     monkeypatch.setattr(codec, "_encode_float", noting)
     monkeypatch.setattr(threads, "_LEAST", 1)
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 5)
+    monkeypatch.setattr(threads, "workers", lambda: 5)
     shared = encode(fmt, values)
     bits = f"u{shared.dtype.itemsize}"
     assert np.array_equal(shared.view(bits), alone.view(bits))
@@ -68,7 +68,7 @@ def test_many_threads_give_what_one_gives(monkeypatch, fmt, kind):
 @pytest.mark.parametrize("count", [1, 7, 64, 65, 1000])
 def test_slices_are_all_of_it_once(monkeypatch, count):
     monkeypatch.setattr(threads, "_LEAST", 1)
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(threads, "workers", lambda: 4)
     found = threads.spread(lambda part: (part.start, part.stop), count, 10**9, grain=16)
     assert [start for start, _ in found][1:] == [stop for _, stop in found][:-1]
     assert (found[0][0], found[-1][1]) == (0, count)
@@ -81,7 +81,7 @@ def test_slices_are_all_of_it_once(monkeypatch, count):
 
 def test_errors_in_a_part_are_raised(monkeypatch):
     monkeypatch.setattr(threads, "_LEAST", 1)
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(threads, "workers", lambda: 4)
     with pytest.raises(ZeroDivisionError):
         threads.spread(lambda part: 1 // (part.start - part.start), 100, 100)
 
@@ -92,3 +92,22 @@ def test_calls_made_together_come_back_in_order():
     assert made == [0, 1, 2]
     here = threads.together(1, threading.get_ident, threading.get_ident)
     assert here == [threading.get_ident()] * 2
+
+
+def test_work_within_work_stays_in_its_thread():
+    """Parts of parts would make threads by the dozen, which wait for each other."""
+    seen = []
+
+    def inner(part):
+        seen.append((threading.get_ident(), part))
+        return part.stop - part.start
+
+    def outer(item):
+        before = len(seen)
+        (count,) = threads.spread(inner, 10, 1 << 30)
+        assert (threading.get_ident(), slice(0, 10)) in seen[before:]
+        return item, count
+
+    assert list(threads.each(outer, range(5))) == [(i, 10) for i in range(5)]
+    assert 1 <= threads.workers() <= threads.MOST
+    assert sum(threads.spread(inner, 1000, 1 << 30)) == 1000
