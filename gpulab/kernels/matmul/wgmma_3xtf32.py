@@ -86,6 +86,8 @@ class Tile:
 
 
 TILE = Tile()
+"""On an H200 at 4096, without the launch before: 126 TFLOP/s with 1 chained, 141 with 2, 142 with
+4, whose sums of few positive numbers err twice as much as those of 1."""
 
 VARIANT = Variant(
     "fp32",
