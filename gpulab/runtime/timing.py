@@ -74,7 +74,7 @@ class CaptureError(Exception):
     """Work that cannot be made a graph, and why."""
 
 
-def _nothing(_: int) -> None:
+def _nothing(*_: Any) -> None:
     return None
 
 
@@ -240,10 +240,7 @@ class _Lane:
         return start, stop, self.clock.host_ms() - begun
 
     def _window(
-        self,
-        index: int,
-        before: Callable[[], object] = lambda: None,
-        during: Callable[[], object] = lambda: None,
+        self, index: int, before: Callable[[], Any] = _nothing, during: Callable[[], Any] = _nothing
     ) -> float:
         """Milliseconds of a window that was queued before the card reached it.
 
