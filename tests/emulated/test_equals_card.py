@@ -61,7 +61,7 @@ def test_all_bits_equal_the_cards(key):
 
 
 WAITING: dict[str, tuple[str, ...] | None] = {
-    "matmul": ("mma_3xtf32",),
+    "matmul": (),
     "attention": (),
     "rmsnorm": ("residual", "residual_rounded", "half_sum", "early_rounding"),
     **dict.fromkeys(("layernorm", "softmax", "logsoftmax", "crossentropy")),
