@@ -10,7 +10,6 @@ Window w: it sees keys nearer than w positions. A row that sees no key is 0, its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,19 +19,19 @@ from gpulab.errors import UsageError
 from gpulab.formats import storage_dtype
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Capability, VariantLike
-from gpulab.numerics.verdict import Judgement
 from gpulab.ops.attention_contract import CONTRACTS, AttentionContract, scaled
 from gpulab.ops.attention_data import Data
 from gpulab.ops.attention_families import QUICK, AttentionFamily, draw, families_for, get_family
 from gpulab.ops.attention_judge import Case
-from gpulab.ops.base import Dims, Effort, RestsOn, Runner, Speed
+from gpulab.ops.base import Dims, Speed
+from gpulab.ops.judging import Asked, JudgedOp
 
 MAX_HEAD_DIM = 256
 MAX_ELEMENTS = 1 << 40
 """Elements of one array beyond which a size is refused as a slip of the keyboard."""
 
 
-class Attention:
+class Attention(JudgedOp):
     """Attention forward, float32 inside."""
 
     name: ClassVar[str] = "attention"
@@ -168,57 +167,21 @@ class Attention:
         """Signs times lognormal, so that exponents spread."""
         return self.stored_inputs(variant, dims, "mixed", seed)
 
-    def judge(
-        self,
-        variant: VariantLike,
-        dims: Dims,
-        run: Runner,
-        *,
-        capability: Capability,
-        families: Sequence[str | AttentionFamily] | None = None,
-        seed: int = 0,
-        effort: Effort = "quick",
-        atomics: bool = False,
-        cache: Cache | None = None,
-        rests_on: RestsOn = "both",
-    ) -> Judgement:
-        """Run a kernel and judge both its outputs by its declared contract.
+    def case(self, asked: Asked) -> Case:
+        """See ``JudgedOp``; ``quick`` has four families and those that a lesson names."""
+        contract = self.contract(asked.variant, asked.capability, asked.atomics)
+        data = Data(contract, asked.dims, asked.seed, asked.cache)
+        return Case(asked, data, self._families(asked))
 
-        Runs: one for each family, one repetition of the first with the other poison, and the
-        probes (``quick`` two, ``full`` three). ``quick`` judges four families and those that a
-        lesson names, ``full`` every family made for the format.
-
-        Args:
-            variant: the row.
-            dims: of the operation.
-            run: the kernel.
-            capability: where it runs; decides the arithmetic of a tensor-core instruction.
-            families: input families; None: by effort.
-            seed: of inputs, probes and sampled queries.
-            effort: ``quick`` or ``full``.
-            atomics: the kernel declares that the order of its sums may change between runs.
-            cache: shared by the cases of a run; None: nothing is kept.
-            rests_on: ``contract``: the verdict rests on the published ceiling alone.
-
-        Raises:
-            UsageError: bad dims, family, contract or effort.
-            GpulabError: whatever the runner raises (fault, timeout, build).
-        """
-        self.check_dims(dims)
-        if effort not in ("quick", "full"):
-            raise UsageError(f"unknown effort {effort!r}", fix="use quick or full")
-        made = families_for(variant.format)
-        if families is None:
-            wanted = [*QUICK, *getattr(variant, "caught_on", ())]
-            wanted += made if effort == "full" else ()
-            chosen = [get_family(n) for n in dict.fromkeys(wanted) if n in made]
-        else:
-            chosen = [get_family(f) for f in families]
-        if not chosen:
-            raise UsageError("a verdict needs at least one input family")
-        whole = {k: int(v) for k, v in dims.items()}
-        data = Data(self.contract(variant, capability, atomics), whole, seed, cache or Cache())
-        return Case(data, run, chosen, effort, rests_on).judge()
+    @staticmethod
+    def _families(asked: Asked) -> list[AttentionFamily]:
+        if asked.families is not None:
+            return [get_family(f) for f in asked.families]
+        made = families_for(asked.variant.format)
+        names = [*QUICK, *getattr(asked.variant, "caught_on", ())]
+        if asked.effort == "full":
+            names += made
+        return [get_family(n) for n in dict.fromkeys(names) if n in made]
 
 
 ATTENTION = Attention()

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
 from gpulab.formats import storage_dtype
 from gpulab.numerics import gates, structure
 from gpulab.numerics.gates import RmsSum, rms_limit
-from gpulab.numerics.inputs import MIN_ROUNDING_SHARE
 from gpulab.numerics.power import Certificate
 from gpulab.numerics.simulate import Spread
-from gpulab.numerics.structure import POISONS, Finding
 from gpulab.numerics.verdict import FamilyResult, Judgement, ProbeResult, Reason
 from gpulab.ops.attention_data import Data, Inputs
 from gpulab.ops.attention_families import AttentionFamily
@@ -29,35 +24,24 @@ from gpulab.ops.attention_mutants import Stored, stored
 from gpulab.ops.attention_power import Evidence, certify
 from gpulab.ops.attention_probes import AttentionProbe, probes
 from gpulab.ops.attention_simulate import row_squares
-from gpulab.ops.base import Effort, RestsOn, Runner
-
-Outputs = Mapping[str, NDArray[Any]]
+from gpulab.ops.judging import Asked, JudgedCase
 
 
-class Case:
+class Case(JudgedCase):
     """One kernel at one size.
 
     Args:
+        asked: how it is judged.
         data: inputs and answers under its contract.
-        run: the kernel.
         families: the first is run twice.
-        effort: which probes.
-        rests_on: which gate decides.
     """
 
-    def __init__(
-        self,
-        data: Data,
-        run: Runner,
-        families: Sequence[AttentionFamily],
-        effort: Effort,
-        rests_on: RestsOn,
-    ) -> None:
-        self.data, self.runner, self.families = data, run, families
-        self.contract, self.effort, self.rests_on = data.contract, effort, rests_on
-        self.structure: list[Reason] = []
-        self.notes: list[str] = []
-        self.runs = 0
+    def __init__(self, asked: Asked, data: Data, families: Sequence[AttentionFamily]) -> None:
+        d = data.dims
+        rows = (d["batch"], d["heads"], d["seq_q"])
+        out = ((*rows, d["head_dim"]), storage_dtype(data.contract.output))
+        super().__init__(asked, {"out": out, "lse": (rows, storage_dtype("fp32"))})
+        self.contract, self.data, self.families = data.contract, data, families
 
     def judge(self) -> Judgement:
         """Run everything and put it together."""
@@ -80,53 +64,11 @@ class Case:
             contract_name=self.contract.name,
         )
 
-    def _launch(self, inputs: Inputs, poison: int, where: str) -> Outputs | None:
-        """One run; None (and a structural reason) where shape or type are not as declared."""
-        self.runs += 1
-        result = self.runner(inputs.stored, poison=poison)
-        if not result.inputs_unchanged:
-            self._note(Finding("inputs-changed", "the kernel wrote to its inputs"), where)
-        d, complete = self.data.dims, True
-        rows = (d["batch"], d["heads"], d["seq_q"])
-        for name, shape, fmt in (
-            ("out", (*rows, d["head_dim"]), self.contract.output),
-            ("lse", rows, "fp32"),
-        ):
-            got = result.outputs.get(name)
-            if got is None:
-                self._note(Finding("shape", f"the kernel returned no output {name}"), where)
-                complete = False
-                continue
-            wrong = structure.check_shape(got, shape, storage_dtype(fmt))
-            self._note(wrong, where)
-            complete &= wrong is None
-        return result.outputs if complete else None
-
-    def _note(self, finding: Finding | None, where: str) -> None:
-        """Keep the first finding of each kind."""
-        if finding is not None and all(r.code != finding.code for r in self.structure):
-            at = f", first at {[*finding.index]}" if finding.index is not None else ""
-            text = f"{where}: {finding.text}{at}"
-            self.structure.append(Reason(finding.code, text, finding.index, where))
-
     def _family(self, number: int, family: AttentionFamily) -> FamilyResult:
         inputs = self.data.family(family)
-        colours = POISONS if number % 2 == 0 else (POISONS[1], POISONS[0])
-        got = self._launch(inputs, colours[0], family.name)
-        if number == 0 and got is not None:
-            again = self._launch(inputs, colours[1], family.name)
-            for name in ("out", "lse") if again is not None else ():
-                assert again is not None
-                self._note(structure.check_written(got[name], again[name], colours), family.name)
-                if not self.contract.atomics:
-                    repeat = structure.check_repeat(got[name], again[name], colours)
-                    self._note(repeat, family.name)
-        if family.rounds and inputs.share < MIN_ROUNDING_SHARE:
-            text = (
-                f"{family.name}: storing in {self.contract.format} changes only "
-                f"{inputs.share:.1%} of the elements"
-            )
-            self._note(Finding("exact-inputs", text), family.name)
+        got = self.launch_family(number, inputs.stored, family.name)
+        if family.rounds:
+            self.check_rounding(self.contract.format, inputs.share, family.name)
         return measure(self.data, inputs, family, got, asked=number == 0)
 
     def _probe(self, probe: AttentionProbe) -> ProbeResult | None:
@@ -134,7 +76,7 @@ class Case:
         if inputs is None:
             self.notes.append(f"{probe.name}: not asked at these dims")
             return None
-        got = self._launch(inputs, POISONS[self.runs % 2], probe.name)
+        got = self.launch(inputs.stored, probe.name)
         if got is None:
             reason = Reason("exact-probe", f"{probe.name}: no result to compare")
             return ProbeResult(probe.name, probe.about, 1, 1, (reason,))

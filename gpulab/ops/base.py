@@ -109,8 +109,3 @@ class Op(Protocol):
         rests_on: RestsOn = "both",
     ) -> Judgement:
         """Run a kernel on families and probes and judge it."""
-
-
-def judge(op: Op, variant: VariantLike, dims: Dims, run: Runner, **options: Any) -> Judgement:
-    """``op.judge(variant, dims, run, **options)``."""
-    return op.judge(variant, dims, run, **options)

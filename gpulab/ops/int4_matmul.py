@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from gpulab.errors import UsageError
 from gpulab.formats import encode, storage_dtype
 from gpulab.numerics.cache import Cache
-from gpulab.numerics.contract import Capability, VariantLike
+from gpulab.numerics.contract import VariantLike
 from gpulab.numerics.inputs import DEFAULT, Family, draw, get_family
 from gpulab.numerics.mutants import Mutant
-from gpulab.numerics.verdict import Judgement
 from gpulab.ops import int4_weights as int4
-from gpulab.ops.base import Dims, Effort, RestsOn, Runner, Speed
+from gpulab.ops.base import Dims, Speed
 from gpulab.ops.int4_contract import ACTIVATIONS, Int4Contract
 from gpulab.ops.int4_data import Int4Data
 from gpulab.ops.int4_mutants import MUTANTS
+from gpulab.ops.judging import Asked, JudgedOp
 from gpulab.ops.matmul import MATMUL
 from gpulab.ops.matmul_judge import Case
 
@@ -36,7 +36,7 @@ class Int4Case(Case):
     standard: ClassVar[Sequence[Mutant]] = MUTANTS
 
 
-class Int4Matmul:
+class Int4Matmul(JudgedOp):
     """The product of half activations and int4 weights, summed in float32."""
 
     name: ClassVar[str] = "int4_matmul"
@@ -106,51 +106,17 @@ class Int4Matmul:
         scales = encode(ACTIVATIONS, np.exp2(rng.uniform(-10, 2, (-(-k // group), n))))
         return {"a": encode(ACTIVATIONS, a), **int4.store(q, scales)}
 
-    def judge(
-        self,
-        variant: VariantLike,
-        dims: Dims,
-        run: Runner,
-        *,
-        capability: Capability,
-        families: Sequence[str | Family] | None = None,
-        seed: int = 0,
-        effort: Effort = "quick",
-        atomics: bool = False,
-        cache: Cache | None = None,
-        rests_on: RestsOn = "both",
-    ) -> Judgement:
-        """Run a kernel and judge it, as ``matmul`` does.
+    def case(self, asked: Asked) -> Int4Case:
+        """See ``JudgedOp``; judged as ``matmul`` is.
 
         Probes: ``quick`` one exact probe; ``full`` signed and positive apart, one that returns
         single weights, and non-finite activations.
-
-        Args:
-            variant: the row.
-            dims: m, n, k, group.
-            run: the kernel.
-            capability: where it runs; decides the arithmetic of a tensor-core instruction.
-            families: input families; None: normal, uniform, lognormal, periodic.
-            seed: of inputs, probes and sampled blocks.
-            effort: ``quick`` or ``full``.
-            atomics: the kernel declares that the order of its sums may change between runs.
-            cache: shared by the cases of a run; None: nothing is kept.
-            rests_on: ``both``; the published ceiling alone decides nothing here.
-
-        Raises:
-            UsageError: bad dims, family or effort.
-            GpulabError: whatever the runner raises (fault, timeout, build).
         """
-        self.check_dims(dims)
-        if effort not in ("quick", "full") or rests_on != "both":
-            raise UsageError(f"unknown effort {effort!r} or rests_on {rests_on!r}")
-        names = DEFAULT if families is None else tuple(families)
-        if not names:
-            raise UsageError("a verdict needs at least one input family")
-        contract = Int4Contract.of(variant, capability, atomics)
-        whole = {name: int(value) for name, value in dims.items()}
-        data = Int4Data(self, contract, whole, seed, cache or Cache())
-        return Int4Case(contract, data, run, names, effort, rests_on).judge()
+        if asked.rests_on != "both":
+            raise UsageError("int4_matmul: the published ceiling alone decides nothing")
+        contract = Int4Contract.of(asked.variant, asked.capability, asked.atomics)
+        data = Int4Data(self, contract, asked.dims, asked.seed, asked.cache)
+        return Int4Case(asked, data, DEFAULT if asked.families is None else asked.families)
 
 
 INT4_MATMUL = Int4Matmul()

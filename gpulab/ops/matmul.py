@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,11 +10,10 @@ from numpy.typing import NDArray
 from gpulab.errors import UsageError
 from gpulab.formats import encode, get, storage_dtype
 from gpulab.formats.threads import together
-from gpulab.numerics.cache import Cache
-from gpulab.numerics.contract import Capability, Contract, VariantLike
+from gpulab.numerics.contract import Contract, VariantLike
 from gpulab.numerics.inputs import DEFAULT, Family, draw
-from gpulab.numerics.verdict import Judgement
-from gpulab.ops.base import Dims, Effort, RestsOn, Runner, Speed
+from gpulab.ops.base import Dims, Speed
+from gpulab.ops.judging import Asked, JudgedOp
 from gpulab.ops.matmul_data import Data
 from gpulab.ops.matmul_judge import Case
 
@@ -23,7 +21,7 @@ MAX_ELEMENTS = 1 << 40
 """Elements of one matrix beyond which a size is refused as a slip of the keyboard."""
 
 
-class Matmul:
+class Matmul(JudgedOp):
     """The product of two matrices, accumulated in float32 unless a row declares otherwise."""
 
     name: ClassVar[str] = "matmul"
@@ -101,52 +99,15 @@ class Matmul:
             stored[name] = encode(variant.format, values, saturate=True)
         return stored
 
-    def judge(
-        self,
-        variant: VariantLike,
-        dims: Dims,
-        run: Runner,
-        *,
-        capability: Capability,
-        families: Sequence[str | Family] | None = None,
-        seed: int = 0,
-        effort: Effort = "quick",
-        atomics: bool = False,
-        cache: Cache | None = None,
-        rests_on: RestsOn = "both",
-    ) -> Judgement:
-        """Run a kernel and judge it by the contract of its variant (a lesson: by the operation's).
+    def case(self, asked: Asked) -> Case:
+        """See ``JudgedOp``.
 
-        Runs: one for each family, one repetition of the first family with the other poison, and
-        the probes: ``quick`` one exact probe, ``full`` signed and positive apart, one-hot and
+        Probes: ``quick`` one exact probe, ``full`` signed and positive apart, one-hot and
         non-finite. ``quick`` with four families is 6 runs, ``full`` 9.
-
-        Args:
-            variant: the row: formats, accumulator, instruction, lesson.
-            dims: m, n, k.
-            run: the kernel.
-            capability: where it runs; decides the arithmetic of a tensor-core instruction.
-            families: input families; None: normal, uniform, lognormal, periodic.
-            seed: of inputs, probes and sampled blocks.
-            effort: ``quick`` or ``full``.
-            atomics: the kernel declares that the order of its sums may change between runs.
-            cache: shared by the cases of a run; None: nothing is kept.
-            rests_on: ``contract``: the verdict and its power certificate rest on the published
-                ceiling alone (a demonstration of what it cannot see).
-
-        Raises:
-            UsageError: bad dims, family or effort.
-            GpulabError: whatever the runner raises (fault, timeout, build).
         """
-        self.check_dims(dims)
-        if effort not in ("quick", "full"):
-            raise UsageError(f"unknown effort {effort!r}", fix="use quick or full")
-        names = DEFAULT if families is None else tuple(families)
-        if not names:
-            raise UsageError("a verdict needs at least one input family")
-        contract = Contract.of(variant, capability, atomics)
-        data = Data(self, contract, {k: int(v) for k, v in dims.items()}, seed, cache or Cache())
-        return Case(contract, data, run, names, effort, rests_on).judge()
+        contract = Contract.of(asked.variant, asked.capability, asked.atomics)
+        data = Data(self, contract, asked.dims, asked.seed, asked.cache)
+        return Case(asked, data, DEFAULT if asked.families is None else asked.families)
 
 
 MATMUL = Matmul()

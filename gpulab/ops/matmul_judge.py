@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.numerics import gates, mutants, power, probes, structure
-from gpulab.numerics.contract import Contract
-from gpulab.numerics.inputs import MIN_ROUNDING_SHARE, Family, get_family
+from gpulab.numerics.inputs import Family, get_family
 from gpulab.numerics.mutants import Mutant
 from gpulab.numerics.power import Certificate, Evidence
 from gpulab.numerics.reference import Block
 from gpulab.numerics.simulate import to_output
-from gpulab.numerics.structure import POISONS, Finding
 from gpulab.numerics.verdict import FamilyResult, Judgement, ProbeResult, Reason
-from gpulab.ops.base import Effort, RestsOn, Runner
+from gpulab.ops.judging import Asked, JudgedCase
 from gpulab.ops.matmul_data import Data, FamilyData, ProbeData
 from gpulab.ops.matmul_measure import measure
 
@@ -27,37 +25,25 @@ _LOOKS_LIKE = 0.9
 """Share of equal elements from which a wrong result is said to look like a mutant's."""
 
 
-class Case:
+class Case(JudgedCase):
     """One kernel at one size.
 
     Args:
-        contract: what it is judged by.
-        data: inputs and references.
-        run: the kernel.
+        asked: how it is judged.
+        data: inputs and references under its contract.
         families: the first is run twice.
-        effort: which probes.
-        rests_on: which gate decides.
     """
 
     standard: ClassVar[Sequence[Mutant]] = mutants.STANDARD
     """The mutants that the gates must fail."""
 
-    def __init__(
-        self,
-        contract: Contract,
-        data: Data,
-        run: Runner,
-        families: Sequence[str | Family],
-        effort: Effort,
-        rests_on: RestsOn,
-    ) -> None:
-        self.contract, self.data, self.runner = contract, data, run
+    def __init__(self, asked: Asked, data: Data, families: Sequence[str | Family]) -> None:
+        m, n, _ = data.mnk
+        contract = data.contract
+        super().__init__(asked, {"c": ((m, n), contract.store(np.zeros(1)).dtype)})
+        self.contract, self.data = contract, data
         self.families = [get_family(f) for f in families]
         self.mutants = (*self.standard, *(mutants.SPLIT if contract.split else ()))
-        self.effort, self.rests_on = effort, rests_on
-        self.structure: list[Reason] = []
-        self.notes: list[str] = []
-        self.runs = 0
 
     def judge(self) -> Judgement:
         """Run everything and put it together."""
@@ -78,48 +64,13 @@ class Case:
             notes=tuple(self.notes),
         )
 
-    def _launch(self, inputs: dict[str, Any], poison: int, where: str) -> NDArray[Any] | None:
-        """One run; None (and a structural reason) where shape or type are not as declared."""
-        self.runs += 1
-        result = self.runner(inputs, poison=poison)
-        if not result.inputs_unchanged:
-            self._note(Finding("inputs-changed", "the kernel wrote to its inputs"), where)
-        got = result.outputs.get("c")
-        if got is None:
-            self._note(Finding("shape", "the kernel returned no output c"), where)
-            return None
-        m, n, _ = self.data.mnk
-        wrong = structure.check_shape(got, (m, n), self.contract.store(np.zeros(1)).dtype)
-        self._note(wrong, where)
-        return got if wrong is None else None
-
-    def _note(self, finding: Finding | None, where: str) -> None:
-        """Keep the first finding of each kind."""
-        if finding is not None and all(r.code != finding.code for r in self.structure):
-            at = f", first at {[*finding.index]}" if finding.index is not None else ""
-            text = f"{where}: {finding.text}{at}"
-            self.structure.append(Reason(finding.code, text, finding.index, where))
-
     def _family(self, number: int, family: Family) -> FamilyResult:
-        data = self.data.family(family)
-        colours = POISONS if number % 2 == 0 else (POISONS[1], POISONS[0])
-        got = self._launch(data.stored, colours[0], family.name)
-        if number == 0 and got is not None:
-            again = self._launch(data.stored, colours[1], family.name)
-            if again is not None:
-                self._note(structure.check_written(got, again, colours), family.name)
-                if not self.contract.atomics:
-                    self._note(structure.check_repeat(got, again, colours), family.name)
-        values = None
+        data, values = self.data.family(family), None
+        got = self.launch_family(number, data.stored, family.name)
         if got is not None:
-            values = self.contract.values(got)
-            self._note(structure.check_finite(values, self._may_overflow(data)), family.name)
-        if data.share < MIN_ROUNDING_SHARE:
-            text = (
-                f"{family.name}: storing in {self.contract.format} changes only "
-                f"{data.share:.1%} of the elements"
-            )
-            self._note(Finding("exact-inputs", text), family.name)
+            values = self.contract.values(got["c"])
+            self.note(structure.check_finite(values, self._may_overflow(data)), family.name)
+        self.check_rounding(self.contract.format, data.share, family.name)
         return measure(
             self.contract,
             data,
@@ -140,20 +91,20 @@ class Case:
 
     def _probe(self, one: ProbeData) -> ProbeResult:
         probe, reasons = one.probe, []
-        got = self._launch(probe.inputs, POISONS[self.runs % 2], probe.name)
+        got = self.launch(probe.inputs, probe.name)
         wrong = checked = 0
         if got is None:
             m, n, _ = self.data.mnk
             reasons.append(Reason("exact-probe", f"{probe.name}: no result to compare"))
             return ProbeResult(probe.name, probe.about, m * n, m * n, tuple(reasons))
-        values = self.contract.values(got)
+        values = self.contract.values(got["c"])
         for patch in one.reference.patches:
             mine = np.asarray(patch.of(values))
             right = to_output(self.contract, patch.r1)
             if probe.finite:
                 bad = ~(mine == right)
             else:
-                self._note(structure.check_kinds(mine, right), probe.name)
+                self.note(structure.check_kinds(mine, right), probe.name)
                 allowed = self.contract.allowance(self.data.dims["k"])
                 d = allowed.relative * patch.s.astype(np.float64) + allowed.absolute
                 bad = ~gates.interval(mine, patch.r1, d, self.contract.output_row).ok

@@ -6,7 +6,6 @@ A row operation works on every row of a (rows, cols) array by itself. Its module
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 from gpulab.errors import UsageError
 from gpulab.formats import storage_dtype
 from gpulab.numerics.cache import Cache
-from gpulab.numerics.contract import Capability, VariantLike
-from gpulab.numerics.verdict import Judgement
-from gpulab.ops.base import Dims, Effort, RestsOn, Runner, Speed
+from gpulab.numerics.contract import VariantLike
+from gpulab.ops.base import Dims, Speed
+from gpulab.ops.judging import Asked, JudgedOp
 from gpulab.ops.rows_data import RowData, distinct_rows
 from gpulab.ops.rows_families import RowFamily, families_for, get_family
 from gpulab.ops.rows_formula import RowFormula
@@ -42,7 +41,7 @@ def checked_eps(eps: float) -> float:
     return float(eps)
 
 
-class RowOp(RowFormula):
+class RowOp(RowFormula, JudgedOp):
     """A row operation, as the lab knows operations (``Op``)."""
 
     speed: ClassVar[Speed] = "gb_per_s"
@@ -98,61 +97,17 @@ class RowOp(RowFormula):
         """See ``Op``: signs times lognormal, so that exponents spread."""
         return self.stored_inputs(variant, dims, "mixed", seed)
 
-    def judge(
-        self,
-        variant: VariantLike,
-        dims: Dims,
-        run: Runner,
-        *,
-        capability: Capability,
-        families: Sequence[str | RowFamily] | None = None,
-        seed: int = 0,
-        effort: Effort = "quick",
-        atomics: bool = False,
-        cache: Cache | None = None,
-        rests_on: RestsOn = "both",
-    ) -> Judgement:
-        """Run a kernel and judge it by its declared contract.
+    def case(self, asked: Asked) -> Case:
+        """See ``JudgedOp``; row arithmetic does not depend on the capability."""
+        contract = self.contract(asked.variant, asked.atomics)
+        data = RowData(self, contract, asked.dims, asked.seed, asked.cache)
+        return Case(asked, data, self._families(asked))
 
-        Runs: one for each family, one repetition of the first with the other poison, and the
-        probes. ``quick`` judges the operation's families for a verdict (and those that a lesson
-        names), ``full`` every family made for the format.
-
-        Args:
-            variant: the row.
-            dims: rows and cols.
-            run: the kernel.
-            capability: where it runs; row arithmetic does not depend on it.
-            families: input families; None: by effort.
-            seed: of inputs and probes.
-            effort: ``quick`` or ``full``.
-            atomics: the kernel declares that the order of its sums may change between runs.
-            cache: shared by the cases of a run; None: nothing is kept.
-            rests_on: ``contract``: the verdict rests on the published ceiling alone.
-
-        Raises:
-            UsageError: bad dims, family, contract or effort.
-            GpulabError: whatever the runner raises (fault, timeout, build).
-        """
-        self.check_dims(dims)
-        if effort not in ("quick", "full"):
-            raise UsageError(f"unknown effort {effort!r}", fix="use quick or full")
-        contract = self.contract(variant, atomics)
-        chosen = self._families(variant, families, effort)
-        whole = {k: int(v) for k, v in dims.items()}
-        data = RowData(self, contract, whole, seed, cache or Cache())
-        return Case(contract, data, run, chosen, effort, rests_on).judge()
-
-    def _families(
-        self, variant: VariantLike, families: Sequence[str | RowFamily] | None, effort: Effort
-    ) -> list[RowFamily]:
-        made = families_for(variant.format)
-        if families is None:
-            names = [*self.quick, *getattr(variant, "caught_on", ())]
-            if effort == "full":
-                names += made
-            names = [n for n in dict.fromkeys(names) if n in made]
-            return [get_family(n) for n in names]
-        if not families:
-            raise UsageError("a verdict needs at least one input family")
-        return [get_family(f) for f in families]
+    def _families(self, asked: Asked) -> list[RowFamily]:
+        if asked.families is not None:
+            return [get_family(f) for f in asked.families]
+        made = families_for(asked.variant.format)
+        names = [*self.quick, *getattr(asked.variant, "caught_on", ())]
+        if asked.effort == "full":
+            names += made
+        return [get_family(n) for n in dict.fromkeys(names) if n in made]

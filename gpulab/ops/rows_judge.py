@@ -3,56 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpulab.formats import storage_dtype
 from gpulab.numerics import gates, structure
 from gpulab.numerics.gates import RmsSum, rms_limit
-from gpulab.numerics.inputs import MIN_ROUNDING_SHARE
 from gpulab.numerics.power import Certificate
 from gpulab.numerics.simulate import Spread
-from gpulab.numerics.structure import POISONS, Finding
 from gpulab.numerics.verdict import FamilyResult, Judgement, ProbeResult, Reason
-from gpulab.ops.base import Effort, RestsOn, Runner
-from gpulab.ops.rows_contract import Floats, RowContract, Sums
+from gpulab.ops.judging import Asked, JudgedCase
+from gpulab.ops.rows_contract import Floats, Sums
 from gpulab.ops.rows_data import RowData, RowInputs, row_squares
 from gpulab.ops.rows_families import RowFamily
 from gpulab.ops.rows_measure import bands, ceiling, measure
 from gpulab.ops.rows_mutants import Evidence, certify
 from gpulab.ops.rows_probes import RowProbe
 
-Outputs = Mapping[str, NDArray[Any]]
 
-
-class Case:
+class Case(JudgedCase):
     """One kernel at one size.
 
     Args:
-        contract: what it is judged by.
-        data: inputs and answers.
-        run: the kernel.
+        asked: how it is judged.
+        data: inputs and answers under its contract.
         families: the first is run twice.
-        effort: which probes.
-        rests_on: which gate decides.
     """
 
-    def __init__(
-        self,
-        contract: RowContract,
-        data: RowData,
-        run: Runner,
-        families: Sequence[RowFamily],
-        effort: Effort,
-        rests_on: RestsOn,
-    ) -> None:
-        self.contract, self.data, self.runner = contract, data, run
-        self.families, self.effort, self.rests_on = families, effort, rests_on
-        self.structure: list[Reason] = []
-        self.notes: list[str] = []
-        self.runs = 0
+    def __init__(self, asked: Asked, data: RowData, families: Sequence[RowFamily]) -> None:
+        op, contract, (rows, cols) = data.op, data.contract, data.shape
+        super().__init__(
+            asked,
+            {
+                name: (
+                    (rows, cols) if op.wide(name) else (rows,),
+                    storage_dtype(op.output_format(name, contract)),
+                )
+                for name in op.outputs(contract)
+            },
+        )
+        self.contract, self.data, self.families = contract, data, families
 
     def judge(self) -> Judgement:
         """Run everything and put it together."""
@@ -75,52 +65,11 @@ class Case:
             contract_name=self.contract.name,
         )
 
-    def _launch(self, inputs: RowInputs, poison: int, where: str) -> Outputs | None:
-        """One run; None (and a structural reason) where shape or type are not as declared."""
-        self.runs += 1
-        result = self.runner(inputs.stored, poison=poison)
-        if not result.inputs_unchanged:
-            self._note(Finding("inputs-changed", "the kernel wrote to its inputs"), where)
-        op, (rows, cols) = self.data.op, self.data.shape
-        complete = True
-        for name in op.outputs(self.contract):
-            got = result.outputs.get(name)
-            if got is None:
-                self._note(Finding("shape", f"the kernel returned no output {name}"), where)
-                complete = False
-                continue
-            shape = (rows, cols) if op.wide(name) else (rows,)
-            dtype = storage_dtype(op.output_format(name, self.contract))
-            wrong = structure.check_shape(got, shape, dtype)
-            self._note(wrong, where)
-            complete &= wrong is None
-        return result.outputs if complete else None
-
-    def _note(self, finding: Finding | None, where: str) -> None:
-        """Keep the first finding of each kind."""
-        if finding is not None and all(r.code != finding.code for r in self.structure):
-            at = f", first at {[*finding.index]}" if finding.index is not None else ""
-            text = f"{where}: {finding.text}{at}"
-            self.structure.append(Reason(finding.code, text, finding.index, where))
-
     def _family(self, number: int, family: RowFamily) -> FamilyResult:
         inputs = self.data.family(family)
-        colours = POISONS if number % 2 == 0 else (POISONS[1], POISONS[0])
-        got = self._launch(inputs, colours[0], family.name)
-        if number == 0 and got is not None:
-            again = self._launch(inputs, colours[1], family.name)
-            for name in got if again is not None else ():
-                assert again is not None
-                self._note(structure.check_written(got[name], again[name], colours), family.name)
-                if not self.contract.atomics:
-                    repeat = structure.check_repeat(got[name], again[name], colours)
-                    self._note(repeat, family.name)
-        if family.rounds and inputs.share < MIN_ROUNDING_SHARE:
-            text = (
-                f"{family.name}: storing in {self.contract.format} changes only "
-                f"{inputs.share:.1%} of the elements"
-            )
-            self._note(Finding("exact-inputs", text), family.name)
+        got = self.launch_family(number, inputs.stored, family.name)
+        if family.rounds:
+            self.check_rounding(self.contract.format, inputs.share, family.name)
         asked = number == 0
         if not asked:
             self._unasked(inputs, family)
@@ -137,7 +86,7 @@ class Case:
 
     def _probe(self, probe: RowProbe) -> ProbeResult:
         inputs = self.data.probe(probe)
-        got = self._launch(inputs, POISONS[self.runs % 2], probe.name)
+        got = self.launch(inputs.stored, probe.name)
         if got is None:
             reason = Reason("exact-probe", f"{probe.name}: no result to compare")
             return ProbeResult(probe.name, probe.about, 1, 1, (reason,))

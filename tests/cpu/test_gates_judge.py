@@ -13,7 +13,6 @@ from gpulab.numerics import reference, simulate
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Contract
 from gpulab.numerics.inputs import DEFAULT, Family, get_family
-from gpulab.ops import base
 from gpulab.ops.matmul import MATMUL
 from gpulab.ops.matmul_data import Data
 
@@ -23,7 +22,7 @@ FP16 = Row("fp16")
 
 def judge(row, run, dims=None, **options):
     options.setdefault("capability", (8, 9))
-    return base.judge(MATMUL, row, DIMS if dims is None else dims, run, **options)
+    return MATMUL.judge(row, DIMS if dims is None else dims, run, **options)
 
 
 def test_one_wrong_element_in_a_million():
