@@ -41,15 +41,17 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def limit(memory_bytes: int, *, address_space: bool = True) -> None:
-    """Bound memory, file size, and forbid core dumps.
+def limit(memory_bytes: int) -> None:
+    """Bound what this process may still take of memory, bound files, and forbid core dumps.
+
+    Data are bounded rather than the address space: where there is a card, its driver maps many
+    times more than is used as soon as it is asked for its version.
 
     Args:
-        memory_bytes: of address space or, where a driver maps far more than it uses, of data.
-        address_space: which of the two.
+        memory_bytes: beyond what the process has now.
     """
-    what = resource.RLIMIT_AS if address_space else resource.RLIMIT_DATA
-    resource.setrlimit(what, (memory_bytes, memory_bytes))
+    most = data_bytes() + memory_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     most = 256 << 20
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))

@@ -77,7 +77,7 @@ class Worker:
         nvrtc.supported(kit)
         nvjitlink.version(kit.version[0])
         loaded: list[Any] = [cache]
-        if card:  # the driver maps far more than it uses: what it has when it is opened is free
+        if card:  # what the driver has when it is opened is free
             self.memory_bytes = int(message["memory_bytes"])
         else:
             confine.limit(int(message["memory_bytes"]))
@@ -126,7 +126,7 @@ class Worker:
 
         self.bench = Workbench(str(message["device"]), _capability(message), self.store)
         if self.memory_bytes is not None:
-            confine.limit(confine.data_bytes() + self.memory_bytes, address_space=False)
+            confine.limit(self.memory_bytes)
         return self.bench.describe(), {}
 
 
