@@ -8,7 +8,7 @@ import pytest
 BODY = """
 import mmap
 from gpulab.check import confine
-mapped = mmap.mmap(-1, 8 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_NORESERVE, prot=mmap.PROT_READ)
+mapped = mmap.mmap(-1, 8 << 30, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
 confine.limit(256 << 20)
 try:
     taken = bytearray({size})
