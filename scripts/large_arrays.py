@@ -44,7 +44,7 @@ FEW: dict[str, tuple[Dims, ...]] = {
     "layernorm": ROWS,
     "softmax": ROWS,
     "logsoftmax": ROWS,
-    "crossentropy": ROWS,
+    "crossentropy": (*ROWS, {"rows": 13, "cols": 50257}),
     "attention": (
         {
             "batch": 5,
