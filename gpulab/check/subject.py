@@ -137,6 +137,10 @@ class Subject(ABC):
     def inputs(self, setting: Setting, where: str) -> Arrays | None:
         """The stored inputs of a family or probe that the gates use; None for an unknown name."""
 
+    def beyond(self, setting: Setting) -> Mapping[str, Arrays]:
+        """Stored inputs by name that the gates do not use and a right kernel must get right too."""
+        return {}
+
     @abstractmethod
     def expected(self, setting: Setting, inputs: Inputs) -> tuple[Expected, ...]:
         """What every output must be on stored inputs."""

@@ -60,7 +60,16 @@ def folder(tmp_path_factory):
         (there / name).write_text(text)
     reports = ("--junit", "j.xml", "--markdown", "m.md", "--sarif", "s.json")
     done = gpulab(
-        "check", "submissions", "--jobs", "2", "--json", "--seed", "5", *reports, cwd=root
+        "check",
+        "submissions",
+        "--no-time",
+        "--jobs",
+        "2",
+        "--json",
+        "--seed",
+        "5",
+        *reports,
+        cwd=root,
     )
     return root, done
 
@@ -114,7 +123,7 @@ def test_resume_takes_over_what_has_not_changed(folder):
     root, _ = folder
     (root / "submissions" / "bob.cu").write_text(GOOD.read_text())
     before = (root / "gpulab-check.jsonl").read_text().splitlines()
-    done = gpulab("check", "submissions", "--json", "--resume", cwd=root)
+    done = gpulab("check", "submissions", "--no-time", "--json", "--resume", cwd=root)
     records = {Path(r["file"]).name: r for r in map(json.loads, done.stdout.splitlines())}
     assert records["bob.cu"]["verdict"] == "PASS"
     assert records["bob.cu"]["seed"] == records["ann.cu"]["seed"] == 5
@@ -128,7 +137,7 @@ def test_a_killed_run_is_resumed_and_leaves_no_process(tmp_path):
     there.mkdir()
     for number in range(4):
         (there / f"s{number}.cu").write_text(GOOD.read_text())
-    command = [sys.executable, "-m", "gpulab", "check", "submissions", "--jobs", "2"]
+    command = [sys.executable, "-m", "gpulab", "check", "submissions", "--no-time", "--jobs", "2"]
     running = subprocess.Popen(
         command, cwd=tmp_path, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -144,7 +153,8 @@ def test_a_killed_run_is_resumed_and_leaves_no_process(tmp_path):
     assert 1 <= len(kept) < 4
     with journal.open("a") as file:
         file.write('{"how": "cut o')
-    done = gpulab("check", "submissions", "--resume", "--json", "--jobs", "2", cwd=tmp_path)
+    again = ("--resume", "--no-time", "--json", "--jobs", "2")
+    done = gpulab("check", "submissions", *again, cwd=tmp_path)
     assert done.returncode == 0
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert sorted(r["file"] for r in records) == [f"submissions/s{n}.cu" for n in range(4)]
@@ -248,3 +258,24 @@ def test_the_certificate_is_printed(here):
     assert done.returncode == 0
     assert "the certificate holds" in done.stdout
     assert "fp16_accumulator" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        BAD / "race" / "no_second_barrier.cu",
+        BAD.parent / "online-softmax" / "too-many-passes" / "three_passes.cu",
+        BAD.parent / "fp16-mma" / "no-tensor-cores" / "on_cuda_cores.cu",
+        SUBMISSIONS.parent / "exploits" / "files" / "small_weights_are_zero.cu",
+        SUBMISSIONS.parent / "exploits" / "files" / "right_for_ten_launches.cu",
+    ],
+    ids=lambda path: path.stem,
+)
+def test_what_no_gate_sees_is_seen_again_in_a_replay(path, judged):
+    from gpulab.check import token
+
+    first = judged(path, timed=False)
+    assert first.verdict == "FAIL"
+    again = judged(path, only=token.parse(first.facts["replay"]), timed=False)
+    assert (again.verdict, again.exit_code) == (first.verdict, first.exit_code)
+    assert again.diagnosis == first.diagnosis
