@@ -13,11 +13,12 @@ from gpulab.registry import Case
 F32 = np.float32
 
 
-def raws(op, *formats):
+def honest(op, *formats):
+    """The kernels of an operation; those that Numba compiles in `make test-whole`."""
     return [
-        c
+        pytest.param(c, marks=[pytest.mark.whole] if c.spec.backend == "numba" else [])
         for c in HONEST
-        if c.spec.op == op and c.spec.backend == "raw" and c.variant.format in formats
+        if c.spec.op == op and c.variant.format in formats
     ]
 
 
@@ -25,13 +26,13 @@ def label(one):
     return one.label.replace(" ", "")
 
 
-@pytest.mark.parametrize("one", raws("softmax", "fp32", "fp16", "bf16"), ids=label)
+@pytest.mark.parametrize("one", honest("softmax", "fp32", "fp16", "bf16"), ids=label)
 def test_softmax_of_two_large_equal_logits_is_not_nan(one):
     """A kernel without the maximum: NaN from layer 8 on (FasterTransformer#43)."""
     np.testing.assert_array_equal(run(one, x=[[1000.0, 1000.0]])["y"], [[0.5, 0.5]])
 
 
-@pytest.mark.parametrize("one", raws("crossentropy", "fp32", "bf16"), ids=label)
+@pytest.mark.parametrize("one", honest("crossentropy", "fp32", "bf16"), ids=label)
 @pytest.mark.parametrize("index", [0, 50000])
 def test_cross_entropy_of_one_finite_logit_far_behind_is_zero(one, index):
     """-inf - -inf while the running maximum is -inf: NaN for index 50000, fine for index 0
@@ -43,7 +44,7 @@ def test_cross_entropy_of_one_finite_logit_far_behind_is_zero(one, index):
     assert found["lse"] == 10.0
 
 
-@pytest.mark.parametrize("one", raws("softmax", "fp32") + raws("logsoftmax", "fp32"), ids=label)
+@pytest.mark.parametrize("one", honest("softmax", "fp32") + honest("logsoftmax", "fp32"), ids=label)
 def test_a_row_of_minus_infinity_but_for_one_element(one):
     x = np.full((2, 70), -np.inf)
     x[0, 69], x[1, 3] = -5.0, 7.0
@@ -58,7 +59,7 @@ def affine_free(cols):
     return {"weight": np.ones(cols), "bias": np.zeros(cols)}
 
 
-@pytest.mark.parametrize("one", raws("layernorm", "fp32"), ids=label)
+@pytest.mark.parametrize("one", honest("layernorm", "fp32"), ids=label)
 class TestLayerNorm:
     """A variance taken as E[x^2] - E[x]^2."""
 
@@ -100,7 +101,7 @@ class TestLayerNorm:
         np.testing.assert_allclose(y, (x - x.mean()) / x.std(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("one", raws("rmsnorm", "fp32", "bf16"), ids=label)
+@pytest.mark.parametrize("one", honest("rmsnorm", "fp32", "bf16"), ids=label)
 @pytest.mark.parametrize("size", [1e19, 1e25, 2e38])
 def test_rms_norm_whose_squares_overflow_is_finite(one, size):
     """A sum that is infinite: the row is gone over again times 2^-80."""
@@ -182,7 +183,9 @@ def test_a_residual_below_half_an_ulp_reaches_the_normalised_value():
     assert not np.array_equal(early["y"], y)
 
 
-@pytest.mark.parametrize("one", raws("softmax", "bf16") + raws("crossentropy", "fp16"), ids=label)
+@pytest.mark.parametrize(
+    "one", honest("softmax", "bf16") + honest("crossentropy", "fp16"), ids=label
+)
 @pytest.mark.parametrize("cols", [46, 129, 50257 % 1000])
 def test_rows_that_start_at_odd_addresses(one, cols):
     """16-byte loads of a 2-byte aligned row: misaligned address (cutlass#49, vllm#41257)."""
@@ -190,7 +193,7 @@ def test_rows_that_start_at_odd_addresses(one, cols):
     assert j.arithmetic_passed, j.reason
 
 
-@pytest.mark.parametrize("one", raws("crossentropy", "fp32"), ids=label)
+@pytest.mark.parametrize("one", honest("crossentropy", "fp32"), ids=label)
 def test_the_loss_is_written_and_right(one):
     """It came back 0 where the input had no gradient (Liger#507)."""
     rng = np.random.default_rng(0)
@@ -204,7 +207,7 @@ def test_the_loss_is_written_and_right(one):
     np.testing.assert_allclose(found["lse"], lse, rtol=1e-6)
 
 
-@pytest.mark.parametrize("one", raws("crossentropy", "fp32"), ids=label)
+@pytest.mark.parametrize("one", honest("crossentropy", "fp32"), ids=label)
 def test_a_label_outside_the_columns_reads_nothing(one):
     """The emulated device would stop at the read; only that row's loss is NaN."""
     limits = np.iinfo(np.int32)
