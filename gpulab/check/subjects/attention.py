@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from gpulab.check import ptx
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.hypotheses import Evidence, constant, misplaced, scaled, zeros
-from gpulab.check.subject import Arrays, Expected, Inputs, Setting, Subject
+from gpulab.check.subject import Arrays, Expected, Inputs, Seen, Setting, Subject
 from gpulab.check.subjects import attention_arithmetic, attention_mistakes
+from gpulab.check.subjects import attention_witness as witness
 from gpulab.check.subjects.attention_formulas import View
+from gpulab.check.subjects.matmul import LEAST_BITS
 from gpulab.check.subjects.rows import hidden_special
 from gpulab.formats import Format, get
 from gpulab.numerics import gates
@@ -27,6 +29,7 @@ from gpulab.ops.attention_data import Data
 from gpulab.ops.attention_families import FAMILIES, get_family
 from gpulab.ops.attention_formula import Floats, answer
 from gpulab.ops.attention_probes import probes
+from gpulab.ops.base import Runner
 from gpulab.registry import Variant
 
 
@@ -115,6 +118,15 @@ class Attention(Subject):
     def moving(self, setting: Setting) -> Mapping[str, int]:
         """See ``Subject``: the heads."""
         return dict.fromkeys(("q", "k", "v", "out", "lse"), 1)
+
+    def witness(self, setting: Setting, at: Callable[[Mapping[str, int]], Runner]) -> Seen | None:
+        """See ``Subject``: the widths of both running sums."""
+        if setting.variant.format != witness.FORMAT or setting.variant.output != witness.FORMAT:
+            return None
+        seen = witness.look(at(witness.DIMS))
+        facts = {"bits": seen.values, "weight_bits": seen.weights}
+        wrong = min(seen.values, seen.weights) < LEAST_BITS
+        return Seen(seen.text, witness.against(seen), wrong, facts)
 
 
 def _expected(name: str, row: Format, right: Floats, d: Floats) -> Expected:
