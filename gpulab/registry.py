@@ -55,6 +55,8 @@ class Variant:
             (``fp32-sum``, ``rounded-sum``); empty: the op's only one.
         lesson: wrong on purpose; judged by the op's contract, which it must FAIL.
         caught_on: input families that show the lesson's mistake; it is judged on them too.
+        shown_by: reasons beside the arithmetic ones by which the lesson may fail (``unwritten``,
+            where its mistake is where it writes).
         promotion: terms after which a tensor core's sum is added to a float32 sum; None: never.
         note: one sentence shown with the row.
     """
@@ -67,6 +69,7 @@ class Variant:
     contract: str = ""
     lesson: bool = False
     caught_on: tuple[str, ...] = ()
+    shown_by: tuple[str, ...] = ()
     promotion: int | None = None
     note: str = ""
 

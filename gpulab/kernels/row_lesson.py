@@ -40,6 +40,7 @@ class Lesson:
         narrow_sum: its running sum is kept in the storage format.
         contract: the rounding contract it is judged by.
         output: format of the result; None: that of x.
+        shown_by: reasons beside the arithmetic ones by which it may fail.
         hidden: why it cannot show at some dims, or None.
         twin: the kernel that is the same without the mistake.
     """
@@ -52,6 +53,7 @@ class Lesson:
     narrow_sum: bool = False
     contract: str = ""
     output: str | None = None
+    shown_by: tuple[str, ...] = ()
     hidden: Callable[[Dims], str | None] = lambda dims: None
     twin: str = "plain"
 
@@ -100,6 +102,7 @@ def declare(
             contract=lesson.contract,
             lesson=True,
             caught_on=lesson.caught_on,
+            shown_by=lesson.shown_by,
             note=lesson.note,
         )
         for fmt in lesson.formats

@@ -46,6 +46,7 @@ def identity(case: Case, device: Device, dims: Dims) -> Record:
         "instruction": v.instruction(device.target),
         "lesson": v.lesson,
         "shows_on": list(v.caught_on),
+        "shown_by": list(v.shown_by),
         "note": v.note,
         "speed": ops.get(spec.op).speed,
         "device": device.kind,

@@ -8,13 +8,15 @@ from typing import Any
 from gpulab.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
 
 NUMERIC_REASONS = ("nonfinite", "interval", "rms", "exact-probe", "contract")
-"""What a lesson must fail by: its arithmetic, not a crash or an unwritten element."""
+"""What a lesson must fail by: its arithmetic, not a crash or an unwritten element, unless it
+declares that the mistake shows there (``Variant.shown_by``)."""
 
 
 def lesson_holds(record: dict[str, Any]) -> bool:
-    """The lesson failed, and by its arithmetic alone."""
+    """The lesson failed, and only by what its mistake shows in."""
     codes = {text.split(":")[0] for text in record.get("reasons", [])}
-    return record["verdict"] == "FAIL" and bool(codes) and codes <= set(NUMERIC_REASONS)
+    allowed = {*NUMERIC_REASONS, *record.get("shown_by", ())}
+    return record["verdict"] == "FAIL" and bool(codes) and codes <= allowed
 
 
 def exit_code(records: Sequence[dict[str, Any]]) -> int:

@@ -38,6 +38,8 @@ refused = row() | {"verdict": None, "reason": "needs sm_89"}
         ([row("FAIL", lesson=True, reasons=["nonfinite: NaN", "contract: NaN"])], 0),
         ([row("FAIL", lesson=True, reasons=["unwritten: 3 elements"])], 1),
         ([row("FAIL", lesson=True, reasons=["unwritten: 3 elements", "rms: too large"])], 1),
+        ([row("FAIL", lesson=True, reasons=["unwritten: 3"], shown_by=["unwritten"])], 0),
+        ([row("FAIL", lesson=True, reasons=["shape: 3 rows"], shown_by=["unwritten"])], 1),
         ([row("FAIL", error={"exit_code": 6, "kind": "fault"})], 6),
         ([row("FAIL", lesson=True, error={"exit_code": 4, "kind": "build"})], 4),
         ([refused], 3),

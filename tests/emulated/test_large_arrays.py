@@ -1,5 +1,6 @@
 """Repeated entries must give repeated results: the script's comparison, at small sizes."""
 
+import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import large_arrays
 from large_arrays import FEW, check, chosen, elements, large
 
-from gpulab import ops
+from gpulab import ops, registry
 from gpulab.lab.runner import KernelRunner
+from gpulab.lab.verdict import lesson_holds
 from gpulab.runtime.emulated import EmulatedDevice
 
+RESULTS = large_arrays.ROOT / "docs" / "results" / "large_arrays.jsonl"
 SOFTMAX = next(c for c in chosen("softmax", "online") if c.spec.backend == "raw")
 SMALL = {"rows": 5, "cols": 64}
 
@@ -98,11 +101,35 @@ def test_sizes_reach_past_32_bits_and_end_within_a_repetition(op):
             assert all(few[along] % p for p in range(2, few[along])), "a prime number of entries"
 
 
-def test_one_case_of_each_kernel_and_lessons_only_by_name():
+def test_one_case_of_each_kernel_and_no_lesson():
     for op in FEW:
         cases = list(chosen(op, None))
         names = [(c.spec.backend, c.spec.name) for c in cases]
         assert len(set(names)) == len(names)
         assert not any(c.variant.lesson or c.spec.backend == "library" for c in cases)
-    (lesson,) = chosen("softmax", "index32")
-    assert lesson.variant.lesson
+    assert list(chosen("softmax", "index32")) == []
+
+
+RECORDED = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+
+
+def test_every_kernel_held_past_2_31_elements_on_a_card():
+    held = {(r["op"], r["kernel"]) for r in RECORDED if "judged" in r}
+    assert held == {(op, c.label) for op in FEW for c in chosen(op, None)}
+    for record in RECORDED:
+        if "judged" in record:
+            assert (record["verdict"], record["environment"]["device"]) == ("PASS", "cuda")
+            assert record["elements"] > 1 << 31
+
+
+def test_a_32_bit_offset_fails_beyond_2_32_elements_on_a_card_and_the_honest_kernel_passes():
+    """The command's own records: every row from 2^32 / 4096 on was never written."""
+    honest, lesson = (r for r in RECORDED if "judged" not in r)
+    assert (honest["kernel"], lesson["kernel"]) == ("online", "index32")
+    assert honest["dims"] == lesson["dims"] == {"rows": 1048673, "cols": 4096}
+    assert honest["verdict"] == "PASS"
+    assert lesson["first_bad_index"] == [1 << 20, 0]
+    assert lesson["reason"].startswith(f"unwritten: normal: {97 * 4096} of ")
+    declared = next(c for c in registry.cases("softmax", kernel="index32")).variant
+    assert lesson_holds(lesson | {"shown_by": declared.shown_by})
+    assert not lesson_holds(lesson | {"shown_by": ()})

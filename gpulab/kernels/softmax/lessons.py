@@ -49,6 +49,7 @@ LESSONS = (
         "beyond 2^32 elements the offset wraps: the first rows are written again, the last never",
         ("normal",),
         ("bf16",),
+        shown_by=("unwritten",),
         hidden=beyond_32_bits,
     ),
 )
