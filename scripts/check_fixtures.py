@@ -6,8 +6,8 @@
 
 Fixtures are the solutions and starters of all exercises, tests/submissions and tests/exploits. A
 line has the fixture, the seed, what was wanted and what came; the exit status is 1 if any differs.
-On the emulated device fixtures are judged without a process each (``--isolated``: with one); the
-exploits in Python are always confined.
+On the emulated device fixtures are judged without a process each (``--isolated``: with one). The
+exploits in Python are always confined, and skipped where that cannot be; the others are trusted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpulab import exercises
+from gpulab.check import sandbox
 from gpulab.check.client import Client
 from gpulab.check.judge import check
 from gpulab.check.local import LocalClient
@@ -93,7 +94,11 @@ def judge(one: Fixture, options: Options, cache: Cache, *, isolated: bool) -> di
         if path.suffix == ".numba":
             path = Path(folder) / f"{path.stem}.py"
             path.write_text(one.path.read_text())
-        result = check(path, options, cache=cache, workers=workers)
+        told = replace(options, trusted=one.trusted)
+        result = check(path, told, cache=cache, workers=workers)
+    skipped = None
+    if not one.trusted and one.path.suffix == ".py":
+        skipped = sandbox.refusal()
     slug = "" if result.diagnosis is None else result.diagnosis.slug
     agrees = result.verdict == one.verdict and (result.exit_code == 0) == (one.verdict == "PASS")
     if one.verdict == "FAIL":
@@ -118,7 +123,8 @@ def judge(one: Fixture, options: Options, cache: Cache, *, isolated: bool) -> di
         "time_ms": facts.get("time_ms"),
         "claims": facts.get("claims"),
         "seconds": facts.get("seconds"),
-        "agrees": agrees,
+        "agrees": agrees or skipped is not None,
+        "skipped": skipped,
     }
 
 

@@ -7,6 +7,8 @@ protocol under a private descriptor; whatever a submission prints goes nowhere.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import os
 import sys
@@ -76,7 +78,7 @@ class Worker:
         kit = toolkit.default()
         nvrtc.supported(kit)
         nvjitlink.version(kit.version[0])
-        loaded: list[Any] = [cache]
+        loaded: list[Any] = [cache, *_builtins(kit.library)]
         if card:  # what the driver has when it is opened is free
             self.memory_bytes = int(message["memory_bytes"])
         else:
@@ -89,7 +91,8 @@ class Worker:
             package = Path(__file__).resolve().parents[1]
             readable = [
                 *{Path(sys.prefix), Path(sys.base_prefix), package},
-                *(Path(p) for p in ("/usr", "/lib", "/lib64", "/dev/null", "/dev/urandom")),
+                *(Path(p) for p in ("/usr", "/lib", "/lib64", "/etc/ld.so.cache")),
+                *(Path(p) for p in ("/dev/null", "/dev/urandom")),
                 *(package.parent / "raw_kernels",),
                 *map(Path, message["readable"]),
                 *kit.headers,
@@ -128,6 +131,18 @@ class Worker:
         if self.memory_bytes is not None:
             confine.limit(self.memory_bytes)
         return self.bench.describe(), {}
+
+
+def _builtins(library: Path) -> list[ctypes.CDLL]:
+    """The library that an NVRTC opens by its bare name when it first compiles.
+
+    Where NVRTC is not told to look beside itself it is found through the loader's cache.
+    """
+    found = []
+    for path in library.resolve().parent.glob("libnvrtc-builtins.so.*"):
+        with contextlib.suppress(OSError):
+            found.append(ctypes.CDLL(str(path)))
+    return found
 
 
 def _capability(message: Message) -> tuple[int, int]:
