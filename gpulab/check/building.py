@@ -16,6 +16,8 @@ from gpulab.registry import Capability
 
 COMPILE_SECONDS = 60.0
 LOG_LINES = 24
+_HOST_CODE = re.compile(r'identifier "(?:cuda[A-Z]\w+|std)" is undefined|name must be a namespace')
+_MAIN = re.compile(r"\bmain\s*\(")
 _NOISE = re.compile(r"__nv_name_map|pragma nv_mangled_name|compilation of|^\s*\^\s*$|^Remark:")
 
 
@@ -101,6 +103,9 @@ def _explained(error: BuildError, submission: Submission, exercise: Exercise) ->
         fix = f"put at the top: {'  '.join(f'#include <{h}>' for h in exercise.headers)}"
     if (fix is None and "shared" in log and "exceed" in log) or "too much shared data" in log:
         fix = "a block has 48 KB of static shared memory: use smaller tiles"
+    if fix is None and (_HOST_CODE.search(log) or _MAIN.search(submission.text)):
+        fix = "submit the kernel alone, without main() and other host code: the checker allocates, "
+        fix += "launches and compares"
     if fix is None and "already" in log and "extern" in log:
         fix = f"declare it as\n    {exercise.signature}"
     return BuildError(error.message, fix=fix, **facts)

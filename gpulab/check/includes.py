@@ -36,7 +36,22 @@ _HOST = {
     "climits": "INT_MAX and INT_MIN are defined without it",
     "stdint.h": "use int, unsigned and long long",
     "cstdint": "use int, unsigned and long long",
-    "torch/extension.h": "submit the kernel alone: the checker allocates and launches",
+    **dict.fromkeys(
+        (
+            "torch/extension.h",
+            "iostream",
+            "vector",
+            "string",
+            "stdlib.h",
+            "cstdlib",
+            "chrono",
+            "random",
+            "algorithm",
+            "time.h",
+            "cublas_v2.h",
+        ),
+        "submit the kernel alone: the checker allocates, launches and compares",
+    ),
 }
 
 

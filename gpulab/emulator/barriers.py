@@ -198,15 +198,19 @@ class Barriers:
                 column = int(missing.any(axis=0).argmax())
                 here = [p for p in here if p.mask[:, column].any()]
                 self._diverged(here[0], column, missing[:, column], "exited without reaching it")
-        if len(here) > 1:
-            for each in here:
-                warps = each.mask.reshape(-1, 32, state.shape[1])
-                others = (waiting & ~each.mask).reshape(warps.shape)
-                split = (warps.any(axis=1) & others.any(axis=1)).any(axis=0) & done
-                if split.any():
-                    column = int(split.argmax())
-                    elsewhere = (waiting & ~each.mask)[:, column]
-                    self._diverged(each, column, elsewhere, "wait at another barrier")
+        places = {p.segment.index: p for p in here}  # lanes may come to one at different times
+        for index, each in places.items() if len(places) > 1 else ():
+            mine = np.zeros(state.shape, bool)
+            for one in here:
+                if one.segment.index == index:
+                    mine |= one.mask
+            warps = mine.reshape(-1, 32, state.shape[1])
+            others = (waiting & ~mine).reshape(warps.shape)
+            split = (warps.any(axis=1) & others.any(axis=1)).any(axis=0) & done
+            if split.any():
+                column = int(split.argmax())
+                elsewhere = (waiting & ~mine)[:, column]
+                self._diverged(each, column, elsewhere, "wait at another barrier")
 
     def _diverged(self, at: Parked, column: int, missing: Array, what: str) -> NoReturn:
         state = self.state

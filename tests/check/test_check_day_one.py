@@ -101,6 +101,13 @@ CASES = {
     ),
     "a syntax error": (edited("float sum = 0.0f;", "float sum = 0.0f"), 4, "does-not-compile", ""),
     "stdio": ("#include <stdio.h>\n" + GOOD, 4, "does-not-compile", "printf needs no include"),
+    "a whole program": (
+        GOOD + "int main() { float* c; cudaMalloc(&c, 64); matmul<<<1, 1>>>(0, 0, c, 1, 1, 1); }\n",
+        4,
+        "does-not-compile",
+        "without main()",
+    ),
+    "iostream": ("#include <iostream>\n" + GOOD, 4, "does-not-compile", "the kernel alone"),
     "no half header": (
         edited("#include <cuda_fp16.h>\n", ""),
         4,

@@ -126,6 +126,33 @@ def test_divergent_barrier_is_reported_with_its_line() -> None:
         assert caught.value.details["line"] == 7
 
 
+def test_lanes_may_come_to_one_barrier_at_different_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another block loops for long, a group that was put off arrives after its warp."""
+    monkeypatch.setattr("gpulab.emulator.executor.PATIENCE", 3)
+    source = """extern "C" __global__ void kernel(int* o, const int* steps) {
+  __shared__ int s[64];
+  int sum = 0;
+  for (int i = 0; i < steps[blockIdx.x]; ++i) {
+    if (steps[i & 1] > 0) sum += steps[i & 1] ^ i;
+  }
+  s[threadIdx.x] = sum;
+  if (threadIdx.x % 32 == 0) {
+    for (int i = 0; i < 4; ++i) s[threadIdx.x] = s[threadIdx.x] * 3 % 1009 + steps[i & 1];
+  }
+  __syncthreads();
+  o[64 * blockIdx.x + threadIdx.x] = s[63 - threadIdx.x];
+}"""
+    for short in range(1, 12):
+        steps = np.array([short, 60], I)
+        got = run(source, [np.zeros(128, I), steps], grid=(2,), block=(64,)).arrays[0]
+        for block in range(2):
+            total = sum(int(steps[i & 1]) ^ i for i in range(steps[block]))
+            want = np.full(64, total)
+            for i in range(4):
+                want[::32] = want[::32] * 3 % 1009 + steps[i & 1]
+            assert np.all(got[64 * block : 64 * block + 64] == want[::-1])
+
+
 def test_a_whole_block_may_leave_early() -> None:
     source = """extern "C" __global__ void kernel(int* o, int n) {
   __shared__ int s[32];
