@@ -48,7 +48,7 @@ LESSONS = (
         "the offset of an element has 32 bits",
         "beyond 2^32 elements the offset wraps: the first rows are written again, the last never",
         ("normal",),
-        ("bf16",),
+        ("fp16", "bf16"),
         shown_by=("unwritten",),
         hidden=beyond_32_bits,
     ),
