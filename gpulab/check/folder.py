@@ -12,7 +12,7 @@ import json
 import multiprocessing
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
@@ -27,7 +27,12 @@ from gpulab.errors import DeviceMissingError, GpulabError, UsageError
 from gpulab.numerics.cache import Cache
 
 Record = dict[str, Any]
+Progress = Callable[[str], object]
 _STATE: dict[str, Cache] = {}
+
+
+def _silent(_: str) -> None:
+    return None
 
 
 def collect(paths: Sequence[Path]) -> list[Path]:
@@ -115,8 +120,13 @@ def content_digest(path: Path) -> str:
         return ""
 
 
-def check_one(path: Path, options: Options) -> Record:
+def check_one(path: Path, options: Options, progress: Progress = _silent) -> Record:
     """Check a file in this process; never raises but for a missing device.
+
+    Args:
+        path: the file.
+        options: how.
+        progress: told what happens next.
 
     Raises:
         DeviceMissingError: there is no such device.
@@ -125,7 +135,7 @@ def check_one(path: Path, options: Options) -> Record:
 
     cache = _STATE.setdefault("cache", Cache())
     try:
-        return check(path, options, cache=cache).to_json()
+        return check(path, options, cache=cache, progress=progress).to_json()
     except DeviceMissingError:
         raise
     except GpulabError as error:
@@ -149,7 +159,13 @@ def _prepare(parent: int, card: SimpleQueue[str] | None) -> None:
 
 
 def check_many(
-    paths: Sequence[Path], options: Options, jobs: int, journal: Journal | None, *, resume: bool
+    paths: Sequence[Path],
+    options: Options,
+    jobs: int,
+    journal: Journal | None,
+    *,
+    resume: bool,
+    progress: Progress = _silent,
 ) -> Iterator[Record]:
     """Results as they finish; those of an earlier run first.
 
@@ -159,6 +175,7 @@ def check_many(
         jobs: judges at a time.
         journal: where results are kept.
         resume: take over what the journal has of unchanged files.
+        progress: told what happens next where files are checked one after the other.
 
     Raises:
         DeviceMissingError: there is no such device.
@@ -186,7 +203,7 @@ def check_many(
 
     if jobs <= 1 or len(waiting) <= 1:
         for path, digest in waiting:
-            yield finish(check_one(path, options), digest)
+            yield finish(check_one(path, options, progress), digest)
         return
     for path, digest, record in _parallel(waiting, options, jobs):
         if record is None:  # its judge died: once more, alone

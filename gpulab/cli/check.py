@@ -35,7 +35,9 @@ JUDGES_PER_CARD = 4
 @click.option("--memory", "memory_gb", type=float, default=4.0, show_default=True,
               help="Memory limit of a submission's process, in GB.")  # fmt: skip
 @click.option("--trust-python", is_flag=True, help="Run .py files that cannot be confined.")
-@click.option("--no-time", is_flag=True, help="Do not time (card); leave out the timed size (emulated).")
+@click.option(
+    "--no-time", is_flag=True, help="Do not time (card); leave out the timed size (emulated)."
+)
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML.")
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write Markdown.")
 @click.option("--sarif", type=click.Path(path_type=Path), metavar="FILE", help="Write SARIF.")
@@ -71,6 +73,7 @@ def command(
     5 timeout, 6 fault (of several, the highest).
     """
     from rich.console import Console
+    from rich.markup import escape
 
     from gpulab.check import folder, page, reports
 
@@ -95,15 +98,21 @@ def command(
     workers = jobs or _judges(options)
     console = Console(stderr=as_json, quiet=quiet, width=max(120, Console().width))
     records = []
-    for record in folder.check_many(found, options, workers, journal, resume=resume):
-        records.append(record)
-        if as_json:
-            click.echo(json.dumps(record))
-        elif not many:
-            page.print_page(console, record)
-        else:
-            place = f"{len(records)}/{len(found)} {record['verdict']} {record['file']}"
-            click.echo(place, err=True)
+    shown = Console(stderr=True, quiet=quiet or many)
+    with shown.status("") as status:
+        checked = folder.check_many(
+            found, options, workers, journal, resume=resume,
+            progress=lambda what: status.update(escape(f"{found[0].name}: {what}")),
+        )  # fmt: skip
+        for record in checked:
+            records.append(record)
+            if as_json:
+                click.echo(json.dumps(record))
+            elif many:
+                place = f"{len(records)}/{len(found)} {record['verdict']} {record['file']}"
+                click.echo(place, err=True)
+    if not many and not as_json:
+        page.print_page(console, records[0])
     order = {str(path): i for i, path in enumerate(found)}
     records.sort(key=lambda r: order.get(str(r["file"]), 0))
     if many and not as_json:
