@@ -54,21 +54,19 @@ OWN = {
 """The counter of ours that comes nearest, where its name is another."""
 
 
-COPIES_AGAIN = (
-    "not equal: a copy of 16 bytes a lane (cp.async) whose destination does not take the halves "
-    "of a sector together reads that sector again. The card's rule is not known: several rules "
-    "give the numbers recorded here and differ elsewhere, so different sectors are counted, the "
-    "least it can be; ncu's number lies between that and one sector a copying lane"
+LOST_TURNS = (
+    "not equal: the counter adds the turns that loads lose to the writes of asynchronous copies "
+    "(cp.async), which follow from the timing and not from the addresses: kernels that access the "
+    "same addresses differ, and so do runs"
 )
 
 
 def explained(metric: str, emulated: dict[str, Any], value: float) -> str:
-    """What is not known, where ncu's number is one that it could explain; else empty."""
-    if metric != SECTORS[0] or not emulated.get("async_copy_sectors"):
+    """Why ncu's number is another, where it is one that the reason could give; else empty."""
+    if metric != BANKS[0][1]:
         return ""
     least = emulated[metric]
-    most = least - emulated["async_copy_sectors"] + emulated["async_copy_bytes"] // 16
-    return COPIES_AGAIN if least < value <= most else ""
+    return LOST_TURNS if least < value <= least + emulated["async_copy_wavefronts"] else ""
 
 
 def compare(

@@ -12,12 +12,16 @@ Pure functions over rows of 32 lane addresses. The rules:
   as lane i xor 1 (or every one as i xor 2), with no bank asked for two words by the whole warp,
   takes 1 (8 bytes) or 2 (16 bytes) wavefronts instead of 2 or 4. Stores never merge.
 * **Asynchronous copies** to shared memory group their lanes alike, but every lane's word counts,
-  even the same word twice.
+  even the same word twice. A quarter-warp's copies of 16 bytes read in the order of where they
+  write. A sector read serves two of them; but a copy whose neighbour in the 32 bytes it writes to
+  copies nothing (it writes elsewhere, or zeros) reads its sector by itself, and a later one may
+  still share that.
 * **ldmatrix.** Each group of eight row addresses is one 8x16-byte matrix: a quarter-warp.
 
 Source: CUDA C++ Programming Guide, "Shared Memory" and "Device Memory Accesses"; NVIDIA developer
 forum 77228 (merged loads); bank grouping of vector accesses as published measurements with
-``l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld/st`` show it.
+``l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld/st`` show it; asynchronous copies as the probes
+of scripts/counter_probes.cu show them (docs/results/counters_vs_ncu.jsonl).
 """
 
 from __future__ import annotations
@@ -99,6 +103,38 @@ def sectors(rows: Rows, active: Active) -> int:
     sector = np.sort(np.where(active, sector, _FAR), axis=1)
     changes = (np.diff(sector, axis=1) != 0) & (sector[:, 1:] != _FAR)
     return int(np.count_nonzero(changes)) + int(np.count_nonzero(sector[:, 0] != _FAR))
+
+
+def copied_sectors(rows: Rows, active: Active, written: Rows, nbytes: int) -> int:
+    """Sectors that an asynchronous copy reads, summed over the rows.
+
+    Args:
+        rows: addresses read, [W, 32].
+        active: lanes that read.
+        written: addresses in shared memory that the lanes write.
+        nbytes: that a lane writes.
+    """
+    if nbytes != 16:
+        return sectors(rows, active)
+    quarters = (-1, WARP // 4)
+    live = np.ones(rows.shape, np.bool_) if active is None else active
+    live, sector = live.reshape(quarters), (rows >> 5).reshape(quarters)
+    far = _FAR - 2 * np.arange(WARP // 4)  # no two of them neighbours
+    chunk = np.where(live, (written >> 4).reshape(quarters), far)
+    order = np.argsort(chunk, axis=1)
+    sector = np.take_along_axis(sector, order, axis=1)
+    chunk = np.take_along_axis(chunk, order, axis=1)
+    live = np.take_along_axis(live, order, axis=1)
+    whole = (chunk[:, :, None] ^ 1 == chunk[:, None, :]).any(axis=2)
+    room = np.zeros(live.shape, np.bool_)  # a copy that read and shares with nobody yet
+    count = 0
+    for lane in range(WARP // 4):
+        same = sector[:, :lane] == sector[:, lane, None]
+        shares = whole[:, lane] & (same & room[:, :lane]).any(axis=1)
+        room[:, :lane] &= ~(same & live[:, lane, None])
+        room[:, lane] = live[:, lane] & ~shares
+        count += int(np.count_nonzero(room[:, lane]))
+    return count
 
 
 def _groups(rows: Rows, active: Active, words: int) -> tuple[Rows, NDArray[np.bool_]]:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from gpulab.emulator.arrivals import of_mbarrier
 from gpulab.emulator.coalescing import (
     SECTOR,
-    Active,
     columns_of,
+    copied_sectors,
     sectors,
     warp_rows,
     wavefronts,
@@ -183,19 +183,17 @@ class Counters(Observer):
         read, self._copied = self._copied, []
         self._n["async_copy_bytes"] += sum(part.nbytes * part.lanes.count for part in read)
         if read:
-            columns = max(columns_of(part) for part in read)
-            parts = [warp_rows(part, columns) for part in read]
-            every = np.concatenate([part[0] for part in parts], axis=1)
-            live: Active = None
-            asking = len(every)  # a copy that only fills with zeros asks global memory for nothing
-            if all(part[1] is not None for part in parts):
-                live = np.concatenate([part[1] for part in parts if part[1] is not None], axis=1)
-                asking = int(live.any(axis=1).sum())
-            elif len(parts) > 1:
-                whole = np.ones(parts[0][0].shape, np.bool_)
-                live = np.concatenate([whole if p[1] is None else p[1] for p in parts], axis=1)
-            self._n["async_copy_requests"] += asking * parts[0][2]
-            self._n["async_copy_sectors"] += sectors(every, live) * parts[0][2]
+            columns = max(columns_of(part) for part in (issued, *read))
+            written, _, weight = warp_rows(issued, columns)
+            reads, source = np.zeros(written.shape, np.bool_), np.zeros_like(written)
+            for part in read:
+                at, live, _ = warp_rows(part, columns)
+                reads |= True if live is None else live
+                source = at if live is None else np.where(live, at, source)
+            # A copy that only fills with zeros asks global memory for nothing.
+            self._n["async_copy_requests"] += int(reads.any(axis=1).sum()) * weight
+            copied = copied_sectors(source, reads, written, issued.nbytes)
+            self._n["async_copy_sectors"] += copied * weight
 
     def end(self) -> dict[str, Any]:
         """All counters; every fixed key is there, zero where nothing happened."""

@@ -224,6 +224,25 @@ def test_cp_async_counts_among_the_loads_and_every_lane_of_its_writes() -> None:
     assert found[ST] == 0
 
 
+@pytest.mark.parametrize(
+    ("read", "written", "live", "sectors"),
+    [
+        *((LANE, LANE * step, 32, 16 if step == 1 else 32) for step in (1, 2, 3, 5, 8)),
+        *((13 * (LANE // 8) + LANE % 8, LANE ^ (LANE // 8), live, sectors)
+          for live, sectors in ((5, 14), (6, 14), (8, 18))),
+    ],
+)  # fmt: skip
+def test_copies_of_16_bytes_meet_in_a_sector_where_they_fill_whole_ones(
+    read: NDArray[np.int64], written: NDArray[np.int64], live: int, sectors: int
+) -> None:
+    """As ncu counted scripts/counter_probes.cu on an H200; lanes from ``live`` of 8 fill zeros."""
+    opcode = "cp.async.cg.shared.global"
+    lanes = [lane for lane in range(32) if lane % 8 < live] if live < 32 else list(range(32))
+    asked = Access("global", "load", 16 * read, 16, lanes_of(T, lanes, [0] * len(lanes)), opcode)
+    issue = shared(16 * written, 16, "store", opcode=opcode, phase="issue")
+    assert count(asked, issue)["async_copy_sectors"] == sectors
+
+
 def test_a_copy_of_part_of_its_lanes_is_one_request() -> None:
     # Lanes 0 to 7 read 16 bytes each, lane 8 only 4 (byte by byte), the others nothing.
     opcode = "cp.async.ca.shared.global"

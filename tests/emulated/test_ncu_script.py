@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import ncu_counters
 from counter_works import Work, launch, works
 from ncu_counters import known_metrics, read_csv
-from ncu_rows import ALONGSIDE, BANKS, COPIES_AGAIN, NEEDED, SECTORS, compare
+from ncu_rows import ALONGSIDE, BANKS, LOST_TURNS, NEEDED, SECTORS, compare
 
 from gpulab.errors import DeviceMissingError, UsageError
 from gpulab.runtime.emulated import EmulatedDevice
@@ -206,15 +206,13 @@ def test_a_recording_is_judged_anew_without_a_card(
             stand_in(options=again)
 
 
-def test_only_copies_that_could_be_read_again_are_explained() -> None:
-    ours = {SECTORS[0]: 20, "async_copy_sectors": 16, "async_copy_bytes": 512}  # 32 copies
-    for value, words in ((19, ""), (20, ""), (21, COPIES_AGAIN), (36, COPIES_AGAIN), (37, "")):
-        (row,) = compare(EXPECTED[0], ours, {SECTORS[0]: float(value)})
-        assert (row["equal"], row["explanation"]) == (value == 20, words)
-    (row,) = compare(EXPECTED[0], ours | {"async_copy_sectors": 0}, {SECTORS[0]: 21.0})
-    assert row["explanation"] == ""
-    (row,) = compare(EXPECTED[0], ours | {SECTORS[1]: 20}, {SECTORS[1]: 21.0})
-    assert row["explanation"] == ""
+def test_only_turns_that_copies_could_have_taken_are_explained() -> None:
+    emulated = {BANKS[0][1]: 5, BANKS[1][1]: 5, "async_copy_wavefronts": 16}
+    for metric in (BANKS[0][1], BANKS[1][1]):
+        for value in (4, 6, 21, 22):
+            (row,) = compare(EXPECTED[0], emulated, {metric: float(value)})
+            wanted = LOST_TURNS if metric == BANKS[0][1] and 5 < value <= 21 else ""
+            assert (row["equal"], row["explanation"]) == (False, wanted)
 
 
 def test_the_committed_table_claims_what_its_numbers_say() -> None:
