@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,35 +11,20 @@ from numpy.typing import NDArray
 
 from gpulab.formats import decode, get
 from gpulab.numerics import gates
-from gpulab.numerics.errors import ErrorSummary, elementwise, usual_allclose
-from gpulab.numerics.gates import ContractTolerance, RmsSum
+from gpulab.numerics.errors import elementwise, usual_allclose
+from gpulab.numerics.gates import ContractTolerance
 from gpulab.numerics.rounding import through
 from gpulab.numerics.structure import first_index
-from gpulab.numerics.verdict import FamilyResult, Reason
+from gpulab.numerics.verdict import FamilyResult
 from gpulab.ops.attention_data import Data, Inputs, Piece
 from gpulab.ops.attention_families import AttentionFamily
 from gpulab.ops.attention_formula import Floats
 from gpulab.ops.attention_simulate import row_squares
+from gpulab.ops.found import Found, placed
 
 Outputs = Mapping[str, NDArray[Any]]
 
 LSE = get("fp32")
-
-
-@dataclass
-class _Sums:
-    error0: ErrorSummary = field(default_factory=lambda: ErrorSummary(0.0, 0.0, None))
-    error1: ErrorSummary = field(default_factory=lambda: ErrorSummary(0.0, 0.0, None))
-    storage: ErrorSummary = field(default_factory=lambda: ErrorSummary(0.0, 0.0, None))
-    contract: float = 0.0
-    interval: float = 0.0
-    rms: RmsSum = field(default_factory=RmsSum)
-    close: dict[str, bool] = field(default_factory=dict)
-    reasons: dict[str, Reason] = field(default_factory=dict)
-
-    def fail(self, code: str, text: str, index: tuple[int, ...] | None, where: str) -> None:
-        """Keep the first reason of each code."""
-        self.reasons.setdefault(code, Reason(code, text, index, where))
 
 
 def of_piece(data: Data, piece: Piece, outputs: Outputs) -> tuple[Floats, Floats]:
@@ -88,51 +73,28 @@ def measure(
         outputs: as stored; None where there is nothing to judge.
         asked: the published ceiling is asked even where storing the inputs alone breaks it.
     """
-    sums, tolerance, largest = _Sums(), tolerance_of(data), largest_r0(data, family)
+    tolerance, largest = tolerance_of(data), largest_r0(data, family)
     if outputs is None:
-        sums.contract = sums.interval = np.inf
-        sums.error0 = sums.error1 = ErrorSummary(np.inf, np.inf, None)
-    else:
-        for piece in data.pieces(inputs):
-            _judge(sums, data, piece, of_piece(data, piece, outputs), family.name)
-            _contract(sums, data, piece, of_piece(data, piece, outputs)[0], tolerance, largest,
-                      family.name, asked)  # fmt: skip
-    rms = limit = None
-    spread = data.spread(family)
-    if spread is not None and sums.rms.count:
-        rms, limit = sums.rms.rms, gates.rms_limit(spread, sums.rms.count)
-        if not rms <= limit:
-            text = f"{family.name}: rms((got - R1) / (P |V|)) = {rms:.3g}, limit {limit:.3g}"
-            sums.fail("rms", text, sums.error1.index, family.name)
-    atol = tolerance.rtol * largest
-    return FamilyResult(
-        family=family.name,
-        seed=data.seed,
-        max_abs_err=sums.error0.max_abs,
-        max_rel_err=sums.error0.max_rel,
-        max_abs_err_stored=sums.error1.max_abs,
-        storage_err=sums.storage.max_abs,
-        rtol=tolerance.rtol,
-        atol=atol,
-        contract_fraction=sums.contract,
-        contract_text=f"{tolerance.text}; atol = rtol * max|R0| = {atol:.4g}",
-        interval_fraction=sums.interval,
-        rms=rms,
-        rms_limit=limit,
-        reasons=tuple(sums.reasons.values()),
-        allclose=sums.close,
-    )
+        return Found.nothing().result(family.name, data.seed, tolerance, largest)
+    found = Found()
+    for piece in data.pieces(inputs):
+        got = of_piece(data, piece, outputs)
+        _judge(found, data, piece, got, family.name)
+        _contract(found, data, piece, got[0], tolerance, largest, family.name, asked)
+    found.check_rms(data.spread(family), "(got - R1) / (P |V|)", family.name)
+    return found.result(family.name, data.seed, tolerance, largest)
 
 
-def _judge(sums: _Sums, data: Data, piece: Piece, got: tuple[Floats, Floats], where: str) -> None:
+def _judge(sums: Found, data: Data, piece: Piece, got: tuple[Floats, Floats], where: str) -> None:
     right, (out, lse) = piece.answer, got
-    sums.error0 = sums.error0.merge(_placed(elementwise(out, piece.r0), data, piece))
-    sums.error1 = sums.error1.merge(_placed(elementwise(out, right.out), data, piece))
-    sums.storage = sums.storage.merge(_placed(elementwise(right.out, piece.r0), data, piece))
+    at_place = partial(place, data, piece)
+    sums.error0 = sums.error0.merge(placed(elementwise(out, piece.r0), at_place))
+    sums.error1 = sums.error1.merge(placed(elementwise(out, right.out), at_place))
+    sums.storage = sums.storage.merge(placed(elementwise(right.out, piece.r0), at_place))
     usual_allclose(sums.close, out, right.out)
     squares = row_squares(out, right)
-    sums.rms.square += float(squares.sum())
-    sums.rms.count += squares.size
+    sums.squares.square += float(squares.sum())
+    sums.squares.count += squares.size
     for name, mine, exact, d, row in (
         ("out", out, right.out, right.d_out, data.contract.output_row),
         ("lse", lse, right.lse, right.d_lse, LSE),
@@ -153,7 +115,7 @@ def _judge(sums: _Sums, data: Data, piece: Piece, got: tuple[Floats, Floats], wh
 
 
 def _contract(
-    sums: _Sums,
+    sums: Found,
     data: Data,
     piece: Piece,
     out: Floats,
@@ -181,10 +143,3 @@ def _contract(
     index = place(data, piece, at)
     text = f"got {out[at]:.9g}, R0 = {r0[at]:.9g}, bound {bound:.4g}"
     sums.fail(code, f"{where}: out{[*index]}: {text}", index, where)
-
-
-def _placed(summary: ErrorSummary, data: Data, piece: Piece) -> ErrorSummary:
-    """The summary with its index in the whole result."""
-    if summary.index is None:
-        return summary
-    return ErrorSummary(summary.max_abs, summary.max_rel, place(data, piece, summary.index))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from gpulab.formats.threads import each
 from gpulab.numerics import gates
 from gpulab.numerics.contract import Allowance, Contract
-from gpulab.numerics.errors import ErrorSummary, elementwise, usual_allclose
-from gpulab.numerics.gates import ContractTolerance, RmsSum
+from gpulab.numerics.errors import elementwise, usual_allclose
+from gpulab.numerics.gates import ContractTolerance
 from gpulab.numerics.reference import Patch
 from gpulab.numerics.rounding import through
 from gpulab.numerics.simulate import Spread, to_output
 from gpulab.numerics.structure import first_index
-from gpulab.numerics.verdict import FamilyResult, Reason
+from gpulab.numerics.verdict import FamilyResult
+from gpulab.ops.found import Found, placed
 from gpulab.ops.matmul_data import FamilyData
 
 Floats = NDArray[np.float64]
@@ -47,6 +48,10 @@ class Band:
     r0: Floats
     s: Floats
 
+    def place(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        """Index in the whole result."""
+        return int(self.rows[at[0]]), int(self.cols[at[1]])
+
 
 def pieces(data: FamilyData) -> Iterator[Piece]:
     """The checked elements of a result: some rows of a patch at a time."""
@@ -65,34 +70,6 @@ def band(contract: Contract, patch: Patch, part: slice, values: Floats) -> Band:
     got = values[part] if values.shape == patch.r1.shape else patch.rows_of(values, part)
     s = patch.s[part].astype(np.float64)
     return Band(patch.rows[part], patch.cols, got, r1, r0, s)
-
-
-@dataclass
-class _Sums:
-    """Collected over the bands of one family."""
-
-    error0: ErrorSummary = field(default_factory=lambda: ErrorSummary(0.0, 0.0, None))
-    error1: ErrorSummary = field(default_factory=lambda: ErrorSummary(0.0, 0.0, None))
-    contract: float = 0.0
-    interval: float = 0.0
-    rms: RmsSum = field(default_factory=RmsSum)
-    close: dict[str, bool] = field(default_factory=dict)
-    reasons: dict[str, Reason] = field(default_factory=dict)
-
-    def merge(self, other: _Sums) -> None:
-        """Add what was collected over a later band."""
-        self.error0, self.error1 = self.error0.merge(other.error0), self.error1.merge(other.error1)
-        self.contract = max(self.contract, other.contract)
-        self.interval = max(self.interval, other.interval)
-        self.rms.merge(other.rms)
-        for tolerance, passes in other.close.items():
-            self.close[tolerance] = self.close.get(tolerance, True) and passes
-        for code, reason in other.reasons.items():
-            self.reasons.setdefault(code, reason)
-
-    def fail(self, code: str, text: str, index: tuple[int, int], where: str) -> None:
-        """Keep the first reason of each code."""
-        self.reasons.setdefault(code, Reason(code, f"{where}{[*index]}: {text}", index, where))
 
 
 def measure(
@@ -117,42 +94,20 @@ def measure(
     """
     tolerance = gates.contract_tolerance("matmul", contract.format, contract.output, k)
     allowance = contract.allowance(k)
-    sums = _Sums()
     if values is None:
-        sums.contract = sums.interval = np.inf
-        sums.error0 = sums.error1 = ErrorSummary(np.inf, np.inf, None)
+        sums = Found.nothing()
     else:
 
-        def judge(piece: Piece) -> _Sums:
+        def judge(piece: Piece) -> Found:
             one = band(contract, *piece, values)
             return _judge(contract, tolerance, allowance, data.largest, one, family)
 
+        sums = Found()
         for found in each(judge, list(pieces(data))):
             sums.merge(found)
-    atol = tolerance.rtol * data.largest
-    rms = limit = None
-    if spread is not None and sums.rms.count:
-        rms, limit = sums.rms.rms, gates.rms_limit(spread, sums.rms.count)
-    if rms is not None and limit is not None and not rms <= limit:
-        text = f"{family}: rms((got - R1) / S) = {rms:.3g}, limit {limit:.3g}"
-        sums.reasons.setdefault("rms", Reason("rms", text, sums.error1.index, family))
-    return FamilyResult(
-        family=family,
-        seed=seed,
-        max_abs_err=sums.error0.max_abs,
-        max_rel_err=sums.error0.max_rel,
-        max_abs_err_stored=sums.error1.max_abs,
-        storage_err=data.storage.max_abs,
-        rtol=tolerance.rtol,
-        atol=atol,
-        contract_fraction=sums.contract,
-        contract_text=f"{tolerance.text}; atol = rtol * max|R0| = {atol:.4g}",
-        interval_fraction=sums.interval,
-        rms=rms,
-        rms_limit=limit,
-        reasons=tuple(sums.reasons.values()),
-        allclose=sums.close,
-    )
+    sums.storage = data.storage
+    sums.check_rms(spread, "(got - R1) / S", family)
+    return sums.result(family, seed, tolerance, data.largest)
 
 
 def _judge(
@@ -162,11 +117,11 @@ def _judge(
     largest: float,
     band: Band,
     family: str,
-) -> _Sums:
-    sums = _Sums()
-    sums.error0 = sums.error0.merge(_placed(elementwise(band.got, band.r0), band))
+) -> Found:
+    sums, place = Found(), band.place
+    sums.error0 = sums.error0.merge(placed(elementwise(band.got, band.r0), place))
     right = to_output(contract, band.r1) if contract.exact else band.r1
-    sums.error1 = sums.error1.merge(_placed(elementwise(band.got, right), band))
+    sums.error1 = sums.error1.merge(placed(elementwise(band.got, right), place))
     usual_allclose(sums.close, band.got, right)
     ceiling = gates.contract_gate(band.got, band.r0, largest, tolerance)
     sums.contract = max(sums.contract, ceiling.fraction)
@@ -183,14 +138,15 @@ def _judge(
         if contract.output_row is not None:
             low, high = (through(contract.output_row, r1 + side * d[at]) for side in (-1, 1))
             text += f", allowed {float(low):.9g} .. {float(high):.9g}"
-        sums.fail("interval", text, _index(band, at), family)
+        index = place(at)
+        sums.fail("interval", f"{family}{[*index]}: {text}", index, family)
     if not contract.exact:
-        sums.rms.add(band.got, band.r1, band.s)
+        sums.squares.add(band.got, band.r1, band.s)
     return sums
 
 
 def _contract_reason(
-    sums: _Sums,
+    sums: Found,
     contract: Contract,
     tolerance: ContractTolerance,
     largest: float,
@@ -206,15 +162,5 @@ def _contract_reason(
     bound = tolerance.rtol * (largest + abs(band.r0[at]))
     text = f"got {band.got[at]:.9g}, R0 = {band.r0[at]:.9g}, bound {bound:.4g}"
     code = "contract" if own is not None else "contract-unmeetable"
-    sums.fail(code, text, _index(band, at), family)
-
-
-def _index(band: Band, at: tuple[int, ...]) -> tuple[int, int]:
-    return int(band.rows[at[0]]), int(band.cols[at[1]])
-
-
-def _placed(summary: ErrorSummary, band: Band) -> ErrorSummary:
-    """The summary with its index in the whole result."""
-    if summary.index is None:
-        return summary
-    return ErrorSummary(summary.max_abs, summary.max_rel, _index(band, summary.index))
+    index = band.place(at)
+    sums.fail(code, f"{family}{[*index]}: {text}", index, family)

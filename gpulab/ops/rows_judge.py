@@ -100,7 +100,7 @@ class Case(JudgedCase):
                 checked += band.times * bad.size
                 at = structure.first_index(bad)
                 if at is not None and not reasons:
-                    index = (band.first + at[0], *at[1:])
+                    index = band.place(at)
                     low, high = right.ends()
                     text = (
                         f"{probe.name}: {answer.name}{[*index]}: got {mine[at]:.9g}, "

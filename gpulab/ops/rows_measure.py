@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from gpulab.formats import decode
 from gpulab.numerics import gates
-from gpulab.numerics.errors import ErrorSummary, elementwise, usual_allclose
+from gpulab.numerics.errors import elementwise, usual_allclose
 from gpulab.numerics.gates import ContractTolerance, RmsSum
 from gpulab.numerics.simulate import Spread
 from gpulab.numerics.structure import first_index, same_bits
-from gpulab.numerics.verdict import FamilyResult, Reason
+from gpulab.numerics.verdict import FamilyResult
+from gpulab.ops.found import Found, placed
 from gpulab.ops.rows_contract import Answer, Floats
 from gpulab.ops.rows_data import RowData, RowInputs, row_squares
 from gpulab.ops.rows_families import RowFamily
@@ -38,6 +39,10 @@ class Band:
     r0: Floats
     got: Floats
     times: int
+
+    def place(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        """Index in the whole result."""
+        return (self.first + at[0], *at[1:])
 
 
 def bands(answer: Answer, r0: Floats, stored: NDArray[Any]) -> Iterator[Band]:
@@ -78,22 +83,6 @@ def _top(answer: Answer, rows: int) -> Answer:
     )
 
 
-@dataclass
-class _Sums:
-    error0: ErrorSummary = field(default_factory=lambda: ErrorSummary(0.0, 0.0, None))
-    error1: ErrorSummary = field(default_factory=lambda: ErrorSummary(0.0, 0.0, None))
-    contract: float = 0.0
-    interval: float = 0.0
-    rms: float | None = None
-    rms_limit: float | None = None
-    close: dict[str, bool] = field(default_factory=dict)
-    reasons: dict[str, Reason] = field(default_factory=dict)
-
-    def fail(self, code: str, text: str, index: tuple[int, ...] | None, where: str) -> None:
-        """Keep the first reason of each code."""
-        self.reasons.setdefault(code, Reason(code, text, index, where))
-
-
 def ceiling(data: RowData, answer: Answer, r0: Floats) -> tuple[ContractTolerance, float, bool]:
     """The published tolerance of an output, max |R0|, and whether every right kernel meets it."""
     contract = data.contract
@@ -125,38 +114,20 @@ def measure(
             breaks it.
     """
     spreads = data.spreads(family) if family.rounds else {}
-    sums, main = _Sums(), inputs.answers[0]
+    main = inputs.answers[0]
     tolerance, largest, _ = ceiling(data, main, inputs.r0[main.name])
-    if outputs is None:
-        sums.contract = sums.interval = np.inf
-        sums.error0 = sums.error1 = ErrorSummary(np.inf, np.inf, None)
-    else:
-        for answer in inputs.answers:
-            found = list(bands(answer, inputs.r0[answer.name], outputs[answer.name]))
-            _judge(sums, data, inputs, answer, found, family, asked, answer is main)
-            _rms(sums, answer, found, spreads.get(answer.name), family)
-    atol = tolerance.rtol * largest
-    return FamilyResult(
-        family=family.name,
-        seed=data.seed,
-        max_abs_err=sums.error0.max_abs,
-        max_rel_err=sums.error0.max_rel,
-        max_abs_err_stored=sums.error1.max_abs,
-        storage_err=inputs.storage.max_abs,
-        rtol=tolerance.rtol,
-        atol=atol,
-        contract_fraction=sums.contract,
-        contract_text=f"{tolerance.text}; atol = rtol * max|R0| = {atol:.4g}",
-        interval_fraction=sums.interval,
-        rms=sums.rms,
-        rms_limit=sums.rms_limit,
-        reasons=tuple(sums.reasons.values()),
-        allclose=sums.close,
-    )
+    sums = Found() if outputs is not None else Found.nothing()
+    sums.storage = inputs.storage
+    for answer in inputs.answers if outputs is not None else ():
+        assert outputs is not None
+        found = list(bands(answer, inputs.r0[answer.name], outputs[answer.name]))
+        _judge(sums, data, inputs, answer, found, family, asked, answer is main)
+        _rms(sums, answer, found, spreads.get(answer.name), family)
+    return sums.result(family.name, data.seed, tolerance, largest)
 
 
 def _judge(
-    sums: _Sums,
+    sums: Found,
     data: RowData,
     inputs: RowInputs,
     answer: Answer,
@@ -168,10 +139,10 @@ def _judge(
     r0 = inputs.r0[answer.name]
     tolerance, largest, meetable = ceiling(data, answer, r0)
     for band in found:
-        first, right, exact, got = band.first, band.right, band.r0, band.got
+        right, exact, got = band.right, band.r0, band.got
         if shown:
-            sums.error0 = sums.error0.merge(_placed(elementwise(got, exact), first))
-            sums.error1 = sums.error1.merge(_placed(elementwise(got, right.r1), first))
+            sums.error0 = sums.error0.merge(placed(elementwise(got, exact), band.place))
+            sums.error1 = sums.error1.merge(placed(elementwise(got, right.r1), band.place))
         usual_allclose(sums.close, got, right.r1)
         if meetable or asked:
             gate = gates.contract_gate(got, exact, largest, tolerance)
@@ -181,7 +152,7 @@ def _judge(
                 bound = tolerance.rtol * (largest + abs(exact[at]))
                 text = f"got {got[at]:.9g}, R0 = {exact[at]:.9g}, bound {bound:.4g}"
                 code = "contract" if meetable else "contract-unmeetable"
-                _fail(sums, code, text, at, first, answer, family)
+                _fail(sums, code, text, band.place(at), answer, family)
         ok = right.right(got)
         share = float(right.share(got).max(initial=0.0))
         sums.interval = max(sums.interval, share if not ok.all() else min(share, 1.0))
@@ -192,24 +163,22 @@ def _judge(
                 f"got {got[at]:.9g}, R1 = {right.r1[at]:.9g}, "
                 f"allowed {low[at]:.9g} .. {high[at]:.9g}"
             )
-            _fail(sums, "interval", text, at, first, answer, family)
+            _fail(sums, "interval", text, band.place(at), answer, family)
 
 
 def _fail(
-    sums: _Sums,
+    sums: Found,
     code: str,
     text: str,
-    at: tuple[int, ...],
-    first: int,
+    index: tuple[int, ...],
     answer: Answer,
     family: RowFamily,
 ) -> None:
-    index = (first + at[0], *at[1:])
     sums.fail(code, f"{family.name}: {answer.name}{[*index]}: {text}", index, family.name)
 
 
 def _rms(
-    sums: _Sums, answer: Answer, found: Sequence[Band], spread: Spread | None, family: RowFamily
+    sums: Found, answer: Answer, found: Sequence[Band], spread: Spread | None, family: RowFamily
 ) -> None:
     """The rms part of one output; the one that uses most of its limit is shown."""
     if spread is None:
@@ -223,17 +192,6 @@ def _rms(
     if not rms <= limit:
         text = f"{family.name}: rms of {answer.name} is {rms:.3g}, limit {limit:.3g}"
         sums.fail("rms", text, None, family.name)
-    worse = (
-        sums.rms is None or sums.rms_limit is None or not rms * sums.rms_limit <= sums.rms * limit
-    )
+    worse = sums.rms is None or sums.limit is None or not rms * sums.limit <= sums.rms * limit
     if worse:
-        sums.rms, sums.rms_limit = rms, limit
-
-
-def _placed(summary: ErrorSummary, first: int) -> ErrorSummary:
-    """The summary with its index in the whole result."""
-    if summary.index is None:
-        return summary
-    return ErrorSummary(
-        summary.max_abs, summary.max_rel, (first + summary.index[0], *summary.index[1:])
-    )
+        sums.rms, sums.limit = rms, limit
