@@ -66,7 +66,8 @@ def explained(metric: str, emulated: dict[str, Any], value: float) -> str:
     if metric != BANKS[0][1]:
         return ""
     least = emulated[metric]
-    return LOST_TURNS if least < value <= least + emulated["async_copy_wavefronts"] else ""
+    most = least + emulated.get("async_copy_wavefronts", 0)
+    return LOST_TURNS if least < value <= most else ""
 
 
 def compare(

@@ -78,7 +78,7 @@ KEYS: dict[str, Key] = {
     "global_atomic_sectors": Key("sectors", "32-byte sectors they touch"),
     "shared_atomic_requests": Key("requests", "atomics on shared memory, one a warp"),
     "async_copy_requests": Key("requests", "cp.async copies that read, one a warp, as above"),
-    "async_copy_sectors": Key("sectors", "different 32-byte sectors they read, as above"),
+    "async_copy_sectors": Key("sectors", "32-byte sectors they read, as above"),
     "async_copy_bytes": Key("bytes", "bytes they read"),
     "async_copy_wavefronts": Key("wavefronts", "passes of their writes to shared memory"),
     "async_copy_bank_conflicts": Key("wavefronts", "passes of those beyond the least"),
