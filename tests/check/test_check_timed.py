@@ -233,3 +233,38 @@ def test_the_floor_is_what_the_card_can_do_at_most(name, least_ms, text):
 def test_there_is_no_floor_where_nothing_is_known():
     assert speed.floor(get("fp16-matmul"), (8, 9), {})[0] == 0
     assert speed.floor(get("fp16-matmul"), (8, 9), H200)[1].endswith("TB/s")
+
+
+def test_what_is_timed_repeats_what_was_judged(monkeypatch):
+    from dataclasses import replace
+
+    from gpulab.check import ptx
+    from gpulab.check.runner import Code, Submitted
+    from gpulab.check.submission import Launch
+
+    small = replace(MATMUL, timed={"m": 3, "n": 2, "k": 5})
+
+    class Worker:
+        def __init__(self, results):
+            self.results = list(results)
+
+        def ask(self, message, arrays=None, **_):
+            if message["do"] != "run":
+                return {}, {}
+            told = {"inputs": {n: digest(a) for n, a in arrays.items()}}
+            return told, {"c": np.full((3, 2), self.results.pop(0), np.float32)}
+
+    monkeypatch.setattr(Submitted, "wire_plan", lambda self: [])
+    check = SimpleNamespace(capability=(9, 0), seed=3)
+    inputs = speed.get_subject("matmul").inputs(
+        speed.Setting(small.variant, (9, 0), False, small.timed, 3), "normal"
+    )
+    run = Submitted(
+        Worker([1.0, 1.0, 2.0]), Code("", "matmul", "c", Launch((), (), None)), small, 1
+    )
+    run.at(small.timed)(inputs, poison=0xA5)
+    assert run.at(small.timed)(inputs, poison=0x5A) is not None
+    assert run.repeats
+    with pytest.raises(speed.WrongOutput, match="another result than when judged"):
+        speed.take(check, run, small, small.timed)
+    assert not ptx.adds_atomically(run.code.ptx)
