@@ -124,7 +124,7 @@ class Case(JudgedCase):
 
     def _family_evidence(self, family: RowFamily) -> Evidence:
         inputs = self.data.family(family)
-        spreads = self.data.spreads(family) if family.rounds else {}
+        spreads = self.data.spreads(family)
         return self._evidence(family.name, inputs, spreads, family.sums(self.contract.format))
 
     def _evidence(

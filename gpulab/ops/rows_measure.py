@@ -113,7 +113,7 @@ def measure(
         asked: the published ceiling is asked of this family even where storing the inputs alone
             breaks it.
     """
-    spreads = data.spreads(family) if family.rounds else {}
+    spreads = data.spreads(family)
     main = inputs.answers[0]
     tolerance, largest, _ = ceiling(data, main, inputs.r0[main.name])
     sums = Found() if outputs is not None else Found.nothing()

@@ -125,3 +125,9 @@ def test_the_exercise_decides_how_often_inputs_are_read(judged, monkeypatch):
     monkeypatch.setitem(exercises.catalogue(), "online-softmax", stricter)
     result = judged(solution)
     assert (result.verdict, result.diagnosis.slug) == ("FAIL", "too-many-passes")
+
+
+def test_a_row_whose_roundings_all_err_the_same_way_is_right(judged):
+    """In a row of few values, summed in order, as seed 42 draws one."""
+    path = SUBMISSIONS / "correct" / "cross-entropy" / "thread_a_row.cu"
+    assert judged(path, seed=42, timed=False).verdict == "PASS"
