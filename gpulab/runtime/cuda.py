@@ -108,7 +108,7 @@ class CudaDevice(Device):
         self.reason = reason
         self.cupy: Any = self.connection.cupy
         self.kit = kit or toolkit.find(self.connection.driver.cuda)
-        self.driver = self.connection.driver.label
+        self.driver = self.connection.driver.release or self.connection.driver.label
         self.stream: Any = _stream_of(self.cupy)
         self.stream.use()
         self._store = store
