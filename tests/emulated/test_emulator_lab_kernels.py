@@ -1,91 +1,223 @@
 """Every kernel of the lab, compiled for every capability: no instruction is without an emulation.
 
 A kernel with an instruction that is not implemented fails here by its name and line, before any
-user meets it.
+user meets it. The instantiations of one source are compiled together, which reads the headers once;
+a function is loaded if it has a form of instruction that was not loaded before for its capability.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from gpulab import registry
 from gpulab.arch import EMULATED
 from gpulab.emulator.machine import Machine
-from gpulab.runtime import assembly, cache, nvrtc
+from gpulab.errors import BuildError
+from gpulab.registry import Capability, RawBuild
+from gpulab.runtime import assembly, cache, nvrtc, sources, toolkit
 from gpulab.runtime.numba_ptx import compile_numba
 
-SIZE = 64
-ASSEMBLED_ELSEWHERE = ("matmul", "attention")
-"""Operations whose kernels another test assembles for every capability: they share a cache."""
+SIZE, UNALIGNED = 64, 33
+"""Rows of a matrix that are aligned, for every capability, and rows that are not."""
+WIDE = 1 << 18
+"""A row for all threads of a block, of a cluster where there is one: reductions, shared memory.
+They do not depend on the formats, so that one variant of each kernel has this size too."""
+EACH_KIND = ((7, 5), (9, 0), (12, 0))
+"""Where the other sizes are compiled: the least code, the most, and the other front end's."""
+ASSEMBLED = ((7, 5), (8, 0), (9, 0))
+"""Where tests/cpu/test_kernels_compile.py assembles every row of matmul and attention, at the first
+two sizes; elsewhere it does at the first, lessons left out. What it leaves in the cache is used."""
 OPS = sorted({spec.op for spec in registry.specs()})
 CASES = [case for op in OPS for case in registry.cases(op) if case.spec.build is not None]
 
 
+class Source(NamedTuple):
+    """What one compilation takes, the capability apart."""
+
+    file: str
+    defines: tuple[str, ...]
+    contract: bool
+    feature_target: bool
+
+
+def dims(case: registry.Case, size: int) -> dict[str, int]:
+    """A size for every dim that the kernel's parameters name; several rows of a row operation."""
+    params = case.spec.params(case.variant)
+    names = {p.name for p in params if p.role == "dim"} | {d for p in params for d in p.dims}
+    return {name: 3 if name == "rows" else size for name in names}
+
+
+def runs_on(case: registry.Case) -> list[Capability]:
+    return [c for c in EMULATED if not case.refusal(c, "emulated")]
+
+
+def sizes(case: registry.Case, capability: Capability) -> Iterator[int]:
+    yield SIZE
+    if capability in EACH_KIND:
+        yield UNALIGNED
+        if "cols" in dims(case, SIZE) and case.variant is case.spec.variants[0]:
+            yield WIDE
+
+
+def is_assembled_elsewhere(case: registry.Case, capability: Capability, size: int) -> bool:
+    is_sampled = capability in ASSEMBLED or (size == SIZE and not case.variant.lesson)
+    return case.spec.op in ("matmul", "attention") and is_sampled
+
+
+def raw_builds() -> Iterator[tuple[registry.Case, Capability, int, RawBuild]]:
+    for case in CASES:
+        for capability in runs_on(case):
+            for size in sizes(case, capability):
+                assert case.spec.build is not None
+                build = case.spec.build(case.variant, capability, dims(case, size))
+                if isinstance(build, RawBuild):
+                    yield case, capability, size, build
+
+
+def by_source() -> dict[Source, dict[Capability, dict[str, registry.Case | None]]]:
+    """Entries of each source and capability; with a case where another test assembles the entry."""
+    found: dict[Source, dict[Capability, dict[str, registry.Case | None]]] = {}
+    for case, capability, size, build in raw_builds():
+        source = Source(build.source, build.defines, build.contract, build.feature_target)
+        shared = case if is_assembled_elsewhere(case, capability, size) else None
+        found.setdefault(source, {}).setdefault(capability, {}).setdefault(build.entry, shared)
+    return found
+
+
+SOURCES = by_source()
+
+
+def compiled(source: Source, capability: Capability, entries: Iterable[str]) -> str:
+    """One PTX of several instantiations."""
+    kit, path = toolkit.default(), sources.resolve(source.file)
+    target = nvrtc.target_name(kit, capability, source.feature_target).replace("sm_", "compute_")
+    chosen = nvrtc.options(kit, target, defines=source.defines, contract=source.contract)
+    with nvrtc._Program(kit, sources.read(path), str(path)) as program:
+        for entry in entries:
+            program.check("AddNameExpression", program.handle, entry.encode())
+        assert program.compile(chosen), program.log
+        return program.read("PTX").rstrip(b"\0").decode()
+
+
+def forms(function: str) -> frozenset[str]:
+    """Its statements without its name, registers and literals: what decides what emulates them."""
+    named = re.search(r"\.(?:entry|func) (?:\([^)]*\) )?(\w+)", function)
+    function = function.replace(named[1], "self") if named else function
+    kept = "\n".join(x for x in function.split("\n") if not x.startswith(("\t.loc", "\t//")))
+    kept = re.sub(r"(%[a-z]+|\$L__BB)\d[\w<>]*", r"\1", kept)
+    kept = re.sub(r"\b(?:0[fFdDxX][0-9a-fA-F]+|\d+)\b", "0", kept)
+    return frozenset(statement.strip() for statement in re.split("[;\n]", kept))
+
+
+class Loader:
+    """Loads PTX of one kernel after another: every function with a form that is new."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Capability, set[str]] = {}
+        self.forms = lru_cache(maxsize=None)(forms)
+
+    def load(self, ptx: str, capability: Capability) -> int:
+        """The number of entries that were loaded.
+
+        Raises:
+            BuildError: names the instruction that is missing.
+        """
+        seen = self.seen.setdefault(capability, set())
+        body, mark, files = ptx.partition("\n\t.file")
+        kept, loaded = [], 0
+        for part in re.split(r"\n(?=(?:\.\w+ )?\.(?:entry|func) )", body):
+            is_entry = re.match(r"(\.\w+ )?\.entry ", part) is not None
+            if not is_entry:
+                kept.append(part)
+            elif not (found := self.forms(part)) <= seen:
+                kept.append(part)
+                seen |= found
+                loaded += 1
+        if loaded:
+            Machine(capability).load("\n".join(kept) + mark + files)
+        return loaded
+
+
+LOADER = Loader()
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: "-".join((s.file, *s.defines)))
+def test_no_instruction_of_a_source_is_missing(source: Source) -> None:
+    for capability, entries in SOURCES[source].items():
+        together = [entry for entry, case in entries.items() if case is None]
+        if together:
+            LOADER.load(compiled(source, capability, together), capability)
+        for entry, case in entries.items():
+            if case is not None:
+                build = RawBuild(source.file, entry, *source[1:])
+                code = assembly.prepare(build, case.spec.params(case.variant), capability)
+                LOADER.load(code.ptx, capability)
+
+
+NUMBA = [case for case in CASES if case.spec.backend == "numba"]
+
+
 def name(case: registry.Case) -> str:
     variant = case.variant
-    words = (case.spec.op, case.spec.backend, case.spec.name, variant.format, variant.accumulator)
+    words = (case.spec.op, case.spec.name, variant.format, variant.accumulator)
     return "-".join((*words, variant.output, variant.contract)).rstrip("-")
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=[name(case) for case in CASES])
-def test_the_kernel_loads(number: int) -> None:
-    """Kernels without an instruction of one capability, and lessons: on the first, the last and one
-    between them, which take turns; steps on the way to other kernels, on the first and the last."""
-    everywhere = _runs_on(CASES[number])
-    if CASES[number].spec.op in ASSEMBLED_ELSEWHERE and not CASES[number].variant.lesson:
-        load(CASES[number], everywhere)
-    elif CASES[number].spec.study:
-        load(CASES[number], {everywhere[0], everywhere[-1]})
-    else:
-        between = everywhere[1:-1]
-        load(CASES[number], {everywhere[0], between[number % len(between)], everywhere[-1]})
+@pytest.mark.parametrize("case", NUMBA, ids=name)
+def test_no_instruction_of_a_numba_kernel_is_missing(case: registry.Case) -> None:
+    """At rows that are aligned, the wider accesses; what Numba lowers serves all capabilities."""
+    for capability in runs_on(case):
+        assert case.spec.build is not None
+        build = case.spec.build(case.variant, capability, dims(case, SIZE))
+        assert isinstance(build, registry.NumbaBuild)
+        params = case.spec.params(case.variant)
+        ptx = compile_numba(build, params, capability, store=cache.default_store()).ptx
+        LOADER.load(ptx, capability)
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_the_kernel_loads_wherever_it_runs(case: registry.Case) -> None:
-    load(case, _runs_on(case))
-
-
-def load(case: registry.Case, capabilities: Iterable[tuple[int, int]]) -> None:
-    """What Numba lowers for one capability serves the others; of equal code one is loaded."""
-    loaded = set()
-    for capability in capabilities:
-        ptx = _ptx(case, capability)
-        code = "\n".join(x for x in ptx.splitlines() if not x.startswith((".target", "//")))
-        if code not in loaded:
-            Machine(capability).load(ptx)  # BuildError names what is missing
-        loaded.add(code)
+def test_every_kernel_is_loaded_for_every_capability_that_runs_it() -> None:
+    entries = {(s, c, e) for s, by in SOURCES.items() for c, es in by.items() for e in es}
+    for _, capability, _, build in raw_builds():
+        source = Source(build.source, build.defines, build.contract, build.feature_target)
+        assert (source, capability, build.entry) in entries
+    raw = {case.spec.name for case in CASES if case.spec.backend == "raw" and runs_on(case)}
+    assert {case.spec.name for case, *_ in raw_builds()} == raw
+    assert {case.spec.backend for case in CASES} == {"raw", "numba"}
 
 
 @pytest.mark.parametrize("capability", EMULATED, ids=lambda c: f"{c[0]}.{c[1]}")
 @pytest.mark.parametrize("op", OPS)
-def test_every_op_runs_on_every_capability(op: str, capability: tuple[int, int]) -> None:
-    assert any(case.spec.op == op and capability in _runs_on(case) for case in CASES)
+def test_every_op_runs_on_every_capability(op: str, capability: Capability) -> None:
+    assert any(case.spec.op == op and capability in runs_on(case) for case in CASES)
 
 
-def _runs_on(case: registry.Case) -> list[tuple[int, int]]:
-    return [c for c in EMULATED if not case.refusal(c, "emulated")]
+def test_a_missing_instruction_is_named_also_behind_what_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "sine.cu"
+    file.write_text(
+        "template <int kKind> __global__ void wave(float* x) {\n"
+        "  if (kKind < 2) *x += kKind;\n"
+        '  else asm volatile("sin.approx.f32 %0, %0;" : "+f"(*x));\n'
+        "}\n"
+    )
+    source, loader = Source(str(file), (), False, False), Loader()
+    assert loader.load(compiled(source, (8, 0), ["wave<1>"]), (8, 0)) == 1
+    assert loader.load(compiled(source, (8, 0), ["wave<1>"]), (8, 0)) == 0
+    assert loader.load(compiled(source, (8, 0), ["wave<1>"]), (8, 9)) == 1  # another arithmetic
+    with pytest.raises(BuildError, match=r"sin\.approx\.f32.*sine\.cu:3"):
+        loader.load(compiled(source, (8, 9), ["wave<0>", "wave<1>", "wave<2>"]), (8, 9))
 
 
-def _ptx(case: registry.Case, capability: tuple[int, int]) -> str:
-    """What the lab would run, not assembled: ptxas' part is another test's."""
-    assert case.spec.build is not None
-    build = case.spec.build(case.variant, capability, _dims(case))
-    params = case.spec.params(case.variant)
-    if isinstance(build, registry.NumbaBuild):
-        return compile_numba(build, params, capability, store=cache.default_store()).ptx
-    if case.spec.op in ASSEMBLED_ELSEWHERE:
-        return assembly.prepare(build, params, capability).ptx
-    return nvrtc.compile_ptx(
-        build.source, build.entry, capability, defines=build.defines, contract=build.contract
-    ).ptx
-
-
-def _dims(case: registry.Case) -> dict[str, int]:
-    """A size for every dim that the kernel's parameters name."""
-    params = case.spec.params(case.variant)
-    named = {p.name for p in params if p.role == "dim"}
-    return dict.fromkeys(named | {d for p in params for d in p.dims}, SIZE)
+def test_literals_and_registers_make_no_form_but_every_word_does() -> None:
+    assert forms("\tadd.f32 %f1, %f2, 0f3F800000;\n\t.loc 1 2 3") == forms(
+        "\tadd.f32 %f7, %f1, 0f1;"
+    )
+    assert forms("ld.u32 %r1, [%rd2+16];") == forms("ld.u32 %r9, [%rd1+4];")
+    assert forms("mma.m16n8k16 {%r1};") != forms("mma.m16n8k8 {%r1};")
+    assert forms("mov.u32 %r1, %tid.x;") != forms("mov.u32 %r1, %tid.y;")
+    assert forms("add.f32 %f1, %f2, %f3;") != forms("add.ftz.f32 %f1, %f2, %f3;")
