@@ -105,6 +105,10 @@ class Device(ABC):
             for at in range(0, rows, step)
         )
 
+    def same(self, one: DeviceArray, other: DeviceArray) -> bool:
+        """Whether two arrays of one shape and type hold the same bits, NaN included."""
+        return same_bits(self.download(one), self.download(other))
+
     @abstractmethod
     def free(self, *arrays: DeviceArray) -> None:
         """Release memory (checks guard zones first on the emulated device)."""

@@ -8,6 +8,7 @@ import pytest
 from gpulab import ops
 from gpulab.lab.measure import _against_library, _Sets, time_rows
 from gpulab.numerics.cache import Cache
+from gpulab.numerics.structure import same_bits
 from gpulab.ops.base import RunResult
 from gpulab.registry import Param, Variant
 from gpulab.runtime.device import DeviceArray
@@ -26,6 +27,8 @@ class FakeRunner:
         self.spoil, self.steps = lambda c: None, 0
         self.device = SimpleNamespace(
             download=lambda array: array.handle.copy(),
+            upload=lambda x, name: DeviceArray(x.shape, x.dtype, x.copy(), name),
+            same=lambda one, other: same_bits(one.handle, other.handle),
             refill=lambda array, poison: array.handle.fill(np.nan),
             free=lambda *arrays: None,
         )

@@ -132,6 +132,19 @@ def test_out_of_memory_says_what_is_needed_and_free(card):
     assert f"needs {4 * total} bytes" in caught.value.message
     # The card is as usable as before.
     np.testing.assert_array_equal(card.download(card.upload(np.arange(5))), np.arange(5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), [("u1", 7), ("u2", 13), ("f4", 5), ("f4", 6), ("u8", 3)]
+)
+def test_bits_are_compared_on_the_card(card, kind, count):
+    """In words of 1 to 8 bytes; a NaN equals itself, one other bit at the end does not."""
+    host = np.arange(count).astype(kind)
+    host[0] = np.nan if kind == "f4" else host[0]
+    other = host.copy()
+    other[-1:].view(np.uint8)[-1] ^= 1
+    assert card.same(card.upload(host), card.upload(host.copy()))
+    assert not card.same(card.upload(host), card.upload(other))
     assert free > 0
 
 
