@@ -16,7 +16,7 @@ from gpulab.check.runner import Code, Submitted
 from gpulab.check.subject import Arrays, Setting, get_subject
 from gpulab.check.submission import Submission
 from gpulab.check.token import Token
-from gpulab.errors import GpulabError, KernelTimeoutError, UsageError
+from gpulab.errors import FaultError, GpulabError, KernelTimeoutError, UsageError
 from gpulab.exercises.base import Exercise, Shape
 from gpulab.numerics import structure
 from gpulab.numerics.cache import Cache
@@ -163,7 +163,10 @@ class Check:
     def _open(self, client: Client, device: str) -> dict[str, Any]:
         message = {"do": "open", "device": device, "capability": list(self.capability)}
         seconds = building.COMPILE_SECONDS
-        opened, _ = client.ask(message, seconds=seconds, doing="opening the device")
+        try:
+            opened, _ = client.ask(message, seconds=seconds, doing="opening the device")
+        except (FaultError, KernelTimeoutError) as error:  # nothing of the submission ran yet
+            raise UsageError(error.message, fix="see 'gpulab doctor'", refused=True) from None
         return opened
 
     # -- what it is judged by ---------------------------------------------------------------------

@@ -151,3 +151,13 @@ def test_what_is_wrong_at_the_timed_size_alone_is_told_so(on_card, tmp_path):
     result = on_card(path)
     assert (result.verdict, result.diagnosis.slug) == ("FAIL", "timed-size")
     assert "m24" in result.facts["replay"]
+
+
+def test_a_device_that_does_not_open_says_nothing_about_the_kernel(judged, monkeypatch):
+    def broken(*_):
+        raise FaultError("the worker died", fault="crash")
+
+    monkeypatch.setattr(workbench.Workbench, "describe", broken)
+    result = judged(NAIVE)
+    assert (result.verdict, result.diagnosis.slug) == ("INCONCLUSIVE", "refused")
+    assert "the worker died" in result.reason
