@@ -1,7 +1,8 @@
 """Probes of attention: inputs that leave no room for an error, and non-finite ones.
 
 - ``uniform``: Q is zero, so every key seen has the same weight and the result is a mean of odd
-  integers whose sum no order rounds: one key too many or too few, or a narrower sum, shows.
+  integers, half of them times a power of two, whose sum no order rounds: one key too many or too
+  few, or a narrower sum, shows.
 - ``one_hot``: every query singles out one of its keys: the result is a row of V, and the wrong row,
   head or batch entry shows.
 - ``non_finite``: NaN and infinities must reach exactly the rows they belong to.
@@ -83,6 +84,17 @@ def integer_bits(contract: AttentionContract, keys: int) -> int:
     return bits
 
 
+def spare_bits(contract: AttentionContract, bits: int, keys: int) -> int:
+    """Bits by which half of the integers may be larger, so that sums of a few keys have as many
+    bits as the declared arithmetic holds, and more than a narrower one."""
+    largest = keys * ((1 << bits) - 1)
+    spare = ((1 << contract.sums.sum_bits) // largest).bit_length() - 1
+    held = get(contract.format).max_finite * 2.0 ** min(bits, 8)
+    while spare > 0 and ((1 << bits) - 1) << spare > held:
+        spare -= 1
+    return max(spare, 0)
+
+
 def _uniform(data: Data) -> Arrays:
     q, k = _shapes(data)
     rng = generator("uniform", data.seed)
@@ -90,6 +102,7 @@ def _uniform(data: Data) -> Arrays:
     odd = rng.integers(1 << (bits - 1), 1 << bits, k) | 1
     v = odd * rng.choice([-1.0, 1.0], (*k[:-1], 1))
     v[..., 1::2] = np.abs(v[..., 1::2])  # half of the columns are sums of one sign
+    v *= np.where(rng.random((*k[:-1], 1)) < 0.5, 1.0, 2.0 ** spare_bits(data.contract, bits, k[2]))
     keys = rng.standard_normal(k)
     return _plain(data, np.zeros(q), keys, v * 2.0 ** -min(bits, 8))
 

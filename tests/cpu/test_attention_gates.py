@@ -18,6 +18,7 @@ from gpulab.ops.attention_formula import answer, visible
 from gpulab.ops.attention_mutants import STANDARD
 from gpulab.ops.attention_probes import UNIFORM
 
+FP8_ADA = Row("e4m3", "mma.sync.m16n8k32.f32.e4m3.e4m3.f32", output="bf16", contract="block-scaled")
 HIDING = dims(causal=1, mask_planes=1, bias_planes=2)
 
 
@@ -172,13 +173,18 @@ def test_the_bound_covers_a_half_ulp_of_p_and_no_more_than_it_needs():
         assert (right.d_out < 2.0**-8 * right.s + 1e-4).all()
 
 
-def test_the_uniform_probe_sums_exactly_in_any_order():
-    d = dims(seq_k=300)
-    contract = AttentionContract.of(Row("fp16"), (8, 9))
-    arrays = UNIFORM.make(Data(contract, d, 0, Cache()))
-    v = decode("fp16", arrays["v"]) * 2.0**8
-    assert (v % 2 != 0).all()
-    assert np.abs(v).sum(axis=2).max() <= 2**24
+@pytest.mark.parametrize("keys", [7, 129, 300])
+def test_the_uniform_probe_sums_exactly_in_any_order_and_in_no_narrower_accumulator(keys):
+    """Odd integers, half of them times a power of two that leaves no bit of the declared sums."""
+    for row, unit, bits in ((Row("fp16"), 8, 24), (Row("bf16"), 8, 24), (FP8_ADA, 4, 14)):
+        contract = AttentionContract.of(row, (8, 9))
+        arrays = UNIFORM.make(Data(contract, dims(seq_k=keys), 0, Cache()))
+        v = np.abs(decode(row.format, arrays["v"])) * 2.0**unit
+        if keys < 300:
+            assert v.min() % 2 == 1
+        assert (v == np.rint(v)).all()
+        assert v.sum(axis=2).max() <= 2**bits
+        assert keys * v.max() > 2 ** (bits - 2), "a sum needs all bits but one or two"
 
 
 @pytest.mark.parametrize(
