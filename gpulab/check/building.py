@@ -55,6 +55,7 @@ def build(
         made, held = client.python_to_ptx(
             submission.path, message, COMPILE_SECONDS, trusted=trusted
         )
+        ptx.check_heap(made["ptx"], submission.path.name)
         return Code(made["ptx"], made["entry"], "numba", submission.launch), held
     name = submission.path.name
     try:
@@ -73,6 +74,7 @@ def build(
     except BuildError as error:
         raise _explained(error, submission, exercise) from None
     ptx.check_entry(answer["ptx"], exercise, name)
+    ptx.check_heap(answer["ptx"], name)
     return Code(answer["ptx"], answer["entry"], "c", submission.launch, answer["log"]), client.held
 
 

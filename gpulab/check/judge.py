@@ -18,6 +18,7 @@ from gpulab.check.runner import Submitted
 from gpulab.check.session import Check, Options
 from gpulab.check.subject import Subject
 from gpulab.errors import (
+    EXIT_INCONCLUSIVE,
     BuildError,
     FaultError,
     GpulabError,
@@ -117,6 +118,9 @@ def _run(check: Check) -> None:
         except (BuildError, KernelTimeoutError, FaultError) as error:
             _stop(check.result, "compile", error)
             slug = {"build": "does-not-compile"}.get(error.kind)
+            if check.result.diagnosis and "opcode" in error.details:
+                slug = "not-emulated"  # says nothing about the kernel
+                check.result.verdict, check.result.exit_code = "INCONCLUSIVE", EXIT_INCONCLUSIVE
             if slug and check.result.diagnosis:
                 check.result.diagnosis = replace(check.result.diagnosis, slug=slug)
             return

@@ -21,6 +21,7 @@ _MMA = re.compile(
 )
 _ATOMIC_ADD = re.compile(r"\b(?:atom|red)(?:\.\w+)*\.add(?:\.noftz)?\.(?:f|bf)\d+")
 _MEETING = re.compile(r"\b(?:atom|red)\.(?!\S*shared)|\bld\.volatile\.(?!shared)|\.acquire\b")
+_HEAP = re.compile(r"^\s*malloc\s*,", re.MULTILINE)
 _VARIABLE = re.compile(
     r"^\s*(?:\.(?:visible|weak|extern|common)\s+)?\.global\s+(?:\.align\s+\d+\s+)?\.\w+\s+([\w$]+)",
     re.MULTILINE,
@@ -70,6 +71,20 @@ def check_entry(ptx: str, exercise: Exercise, name: str) -> None:
     wanted = [64 if p.role in ("in", "out") else 8 * p.dtype.itemsize for p in exercise.params]
     if taken != wanted:
         raise wrong_signature(exercise, name)
+
+
+def check_heap(ptx: str, name: str) -> None:
+    """No memory of the device's heap is asked for: it would outlive the launch.
+
+    Raises:
+        BuildError: the code calls malloc, or new.
+    """
+    if _HEAP.search(ptx) is not None:
+        raise BuildError(
+            f"{name}: the kernel allocates memory (malloc or new)",
+            fix="use registers, arrays of a fixed size or shared memory",
+            file=name,
+        )
 
 
 def wrong_signature(exercise: Exercise, name: str) -> BuildError:

@@ -14,6 +14,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,8 @@ class Worker:
         from gpulab.runtime import nvrtc, toolkit
 
         kit = toolkit.default()
+        below = [folder / "crt" for folder in kit.headers]  # mma.h includes files of it by name
+        kit = replace(kit, headers=(*kit.headers, *(f for f in below if f.is_dir())))
         text, name = str(message["text"]), str(message["name"])
         includes.check(text, name, kit.headers)
         made = nvrtc.compile_text(

@@ -108,6 +108,12 @@ CASES = {
         "without main()",
     ),
     "iostream": ("#include <iostream>\n" + GOOD, 4, "does-not-compile", "the kernel alone"),
+    "malloc": (
+        edited("float sum = 0.0f", "float* p = (float*)malloc(4); *p = 0; float sum = *p"),
+        4,
+        "does-not-compile",
+        "shared memory",
+    ),
     "no half header": (
         edited("#include <cuda_fp16.h>\n", ""),
         4,
@@ -148,6 +154,20 @@ def test_a_device_that_cannot_run_the_exercise_gives_no_verdict(submitted):
     result = submitted(GOOD.replace("fp16-matmul", "fp16-mma"), capability=(7, 5))
     assert (result.verdict, result.exit_code) == ("INCONCLUSIVE", 2)
     assert "--capability 8.0" in screen(result)
+
+
+def test_an_instruction_that_is_not_emulated_gives_no_verdict(submitted):
+    line = 'asm volatile("vadd4.u32.u32.u32 %0, %1, %1, %1;" : "=r"(x) : "r"(m));'
+    text = edited("        float sum", f"        int x; {line}\n        float sum")
+    result = submitted(text)
+    assert (result.verdict, result.exit_code) == ("INCONCLUSIVE", 3)
+    assert result.diagnosis.slug == "not-emulated"
+    assert "vadd4" in screen(result)
+    assert "on a card" in screen(result)
+
+
+def test_the_headers_of_tensor_cores_can_be_included(submitted):
+    assert submitted("#include <mma.h>\n" + GOOD, timed=False).verdict == "PASS"
 
 
 def test_the_good_one_is_good(submitted):
