@@ -37,11 +37,11 @@ def print_page(console: Console, record: Record) -> None:
                 console.print(f"    {escape(line)}", highlight=False, style="dim")
         if record.get("first_bad_index") is not None:
             at = ", ".join(map(str, record["first_bad_index"]))
-            console.print(
-                f"  first wrong element: \\[{at}]: got {number(record['got'])}, wanted "
-                f"{number(record['wanted'])} within {number(record['bound'])}",
-                highlight=False,
-            )
+            text = f"  first wrong element: \\[{at}]"
+            if record["got"] is not None:
+                text += f": got {number(record['got'])}, wanted {number(record['wanted'])} within "
+                text += number(record["bound"])
+            console.print(text, highlight=False)
         if found["fix"]:
             console.print(f"  next: {escape(found['fix'])}", highlight=False)
     elif record["verdict"] != "PASS":

@@ -102,18 +102,20 @@ def _bits(ptx_type: str) -> int:
     return -1
 
 
-def tensor_instructions(ptx: str) -> list[str]:
-    """Distinct tensor-core instructions in the spelling of ``numerics.tensorcore``."""
+def tensor_instructions(ptx: str, capability: Capability) -> list[str]:
+    """Distinct tensor-core instructions in the spelling of ``numerics.tensorcore``.
+
+    A wmma product is given as the mma.sync that a capability does it with.
+    """
     found = []
+    depth = 16 if capability >= (8, 0) else 8
     for match in _MMA.finditer(ptx):
         parts = [p for p in match[1].split(".") if p and p not in _DROPPED]
         if parts[0] == "wmma":
             types = [p for p in parts if re.fullmatch(r"bf16|tf32|f16|f32|s8|u8|s32", p)]
             known = next((_WMMA_AS[t] for t in types if t in _WMMA_AS), None)
-            half = "mma.sync.m16n8k16.f32.f16.f16.f32"
-            if types and types[0] == "f16" and known is None:
-                half = "mma.sync.m16n8k16.f16.f16.f16.f16"
-            found.append(known or half)
+            sums = "f16" if types and types[0] == "f16" else "f32"
+            found.append(known or f"mma.sync.m16n8k{depth}.{sums}.f16.f16.{sums}")
         elif parts[0] == "wgmma":
             found.append(".".join(["wgmma", *(p for p in parts[1:] if p not in _WGMMA_DROPPED)]))
         else:

@@ -102,7 +102,7 @@ class Check:
             self.parsed, self.exercise, compiler, self.capability, trusted=self.options.trusted
         )
         self.result.facts["isolation"] = {**client.held, **held}
-        self.instructions = ptx.tensor_instructions(code.ptx)
+        self.instructions = ptx.tensor_instructions(code.ptx, self.capability)
         self.atomics = ptx.adds_atomically(code.ptx)
         self.narrow = ptx.narrow_formats(code.ptx)
         submitted = Submitted(client, code, self.exercise, self.options.seconds)

@@ -131,3 +131,12 @@ def test_a_row_whose_roundings_all_err_the_same_way_is_right(judged):
     """In a row of few values, summed in order, as seed 42 draws one."""
     path = SUBMISSIONS / "correct" / "cross-entropy" / "thread_a_row.cu"
     assert judged(path, seed=42, timed=False).verdict == "PASS"
+
+
+def test_wmma_is_judged_by_what_each_capability_does_it_with(judged, tmp_path):
+    text = (SUBMISSIONS / "correct" / "fp16-mma" / "wmma.cu").read_text()
+    path = tmp_path / "wmma.cu"
+    path.write_text(text.replace("exercise=fp16-mma", "exercise=fp16-matmul"))
+    result = judged(path, capability=(7, 5), timed=False)
+    assert result.verdict == "PASS", result.reason
+    assert result.facts["instructions"] == ["mma.sync.m16n8k8.f32.f16.f16.f32"]

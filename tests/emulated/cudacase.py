@@ -24,6 +24,8 @@ def ptx(source: str, capability: Capability, entry: str = "kernel", name: str = 
     if "cooperative_groups" in source:  # that header includes others from folders of their own
         more = ("cccl", "cooperative_groups/details")
         kit = replace(kit, headers=(*kit.headers, *(f / m for f in kit.headers for m in more)))
+    if "<mma.h>" in source:  # which includes files of crt/ by their bare names
+        kit = replace(kit, headers=(*kit.headers, *(f / "crt" for f in kit.headers)))
     return nvrtc.compile_text(source, name, entry, capability, cubin=False, kit=kit).ptx
 
 

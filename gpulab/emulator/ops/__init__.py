@@ -15,4 +15,5 @@ from gpulab.emulator.ops import (  # noqa: F401
     moves,
     tensor,
     warp,
+    wmma,
 )
