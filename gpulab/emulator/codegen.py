@@ -16,6 +16,7 @@ import numpy as np
 
 from gpulab.emulator import values
 from gpulab.emulator.flow import Flow, Segment, destinations, sources
+from gpulab.emulator.ops.control import check_end
 from gpulab.emulator.ops.registry import Env, Op, build
 from gpulab.emulator.ptx.nodes import Imm, Instr, Negated, Operand, Reg, Sink, Special, Sym
 from gpulab.errors import BuildError
@@ -49,6 +50,8 @@ class Compiler:
         for segment in flow.segments:
             for instr in segment.instrs:
                 self.ops[instr] = build(instr, env)
+            if segment.last is not None:
+                check_end(segment.last)
         self.zeros = [values.constant(0, kind) for kind in self.kinds.values()]
         self.cache: dict[tuple[int, bool, bool], SegmentFunction] = {}
 

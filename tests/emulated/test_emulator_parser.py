@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpulab.emulator.machine import Machine
 from gpulab.emulator.ptx.nodes import Instr, Location
 from gpulab.emulator.ptx.parser import parse
 from gpulab.errors import BuildError
@@ -57,6 +58,10 @@ def test_debug_sections_are_left_out_and_their_lines_counted(section: str) -> No
         ("mov.u32 %r1, 7", 8, "expected ';'"),
         ("mov.u32 %nowhere, 7;\nbra away;", 8, "unknown label away"),
         (".strange 3;", 7, "unknown directive .strange"),
+        ("mov.u32 %r1, -ret;", 7, "expected a literal"),
+        (".shared .b8 a[x];", 7, "expected a number"),
+        (".global .b8 a[4];", 7, "unknown directive .global"),
+        (".reg .b33 %z;", 7, "registers of type .b33"),
     ],
 )
 def test_what_is_not_ptx_is_refused_with_its_line(body: str, line: int, word: str) -> None:
@@ -73,3 +78,44 @@ def test_a_text_that_ends_amid_a_function_is_refused() -> None:
 def test_a_text_without_a_version_is_no_ptx() -> None:
     with pytest.raises(BuildError, match="not PTX"):
         parse(".entry k()\n{\nret;\n}\n")
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "bra.weird DONE", "ret.weird", "exit.uni", "bar.sync", "bar.frob 1", "bar.sync.weird 0",
+        "bar.arrive 1", "bar.red.min.u32 %r1, 0, %p", "barrier.cluster.arrive.acquire",
+        "barrier.cluster.wait.aligned.weird", "bar.warp.sync.weird 1",
+        "cp.async.wait_group.weird 0",
+        "cp.async.commit_group.weird", "cvta.weird.to.global.u64 %rd, %rd", "activemask.b64 %rd",
+        "selp.weird.b32 %r1, %r1, %r1, %p", "nanosleep.u64 5", "prefetch.weird [%rd]", "trap.weird",
+        "griddepcontrol.weird", "setmaxnreg.weird.sync.aligned.u32 24", "pmevent.weird 1",
+    ],
+)  # fmt: skip
+def test_a_word_that_nothing_stands_for_is_refused_before_a_launch(instruction: str) -> None:
+    text = (
+        f"{HEAD}.entry k()\n{{\n.reg .b32 %r<4>;\n.reg .b64 %rd;\n.reg .pred %p;\n"
+        f".loc 1 40 5\n{instruction};\nDONE:\nret;\n}}\n"
+    )
+    with pytest.raises(BuildError, match="does not implement") as raised:
+        Machine((9, 0)).load(text)
+    assert raised.value.details["text"] == f"{instruction};"
+    assert (raised.value.details["file"], raised.value.details["line"]) == ("a.cu", 40)
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "bra.uni DONE", "ret.uni", "exit", "bar.sync 0", "barrier.cta.sync.aligned 0, 32",
+        "bar.cta.arrive 1, 64", "bar.red.and.pred %p, 0, %p",
+        "barrier.red.aligned.popc.u32 %r1, 0, %p",
+        "barrier.cluster.arrive.relaxed.aligned", "barrier.cluster.wait.acquire", "pmevent 1",
+        "prefetch.global.L2 [%rd]", "griddepcontrol.wait",
+    ],
+)  # fmt: skip
+def test_the_spellings_of_the_manual_load(instruction: str) -> None:
+    text = (
+        f"{HEAD}.entry k()\n{{\n.reg .b32 %r<4>;\n.reg .b64 %rd;\n.reg .pred %p;\n"
+        f"{instruction};\nDONE:\nret;\n}}\n"
+    )
+    assert Machine((9, 0)).load(text).entries

@@ -1,20 +1,25 @@
-"""Instructions that compute nothing: traps, fences, hints. Branches belong to the executor.
+"""Instructions that compute nothing: traps, fences, hints. What branches and barriers do belongs
+to the executor; which of their spellings there are is said here.
 
-Source: PTX ISA, sections "Control Flow", "membar/fence", "Miscellaneous".
+Source: PTX ISA, sections "Control Flow", "bar, barrier", "barrier.cluster", "membar/fence",
+"Miscellaneous".
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gpulab.emulator.faults import fault, place_of
-from gpulab.emulator.ops.registry import Env, Op, effect, family, only, stop
+from gpulab.emulator.ops.registry import Env, Op, effect, family, only, spelled, stop
 from gpulab.emulator.ptx.nodes import Instr
 from gpulab.emulator.values import Mask
 
 
 @family("trap", "brkpt")
 def _trap(instr: Instr, env: Env) -> Op:
+    spelled(instr, instr.base)
+
     def function(state: Any, _instr: Instr, mask: Mask | None) -> None:
         import numpy as np
 
@@ -52,6 +57,16 @@ def _fence(instr: Instr, env: Env) -> Op:
     return effect(instr, function, (), ())
 
 
+_HINTS = {
+    "nanosleep": r"nanosleep\.u32",
+    "prefetch": r"prefetch(\.global|\.local)?\.L[12](::evict_last|::evict_normal)?",
+    "prefetchu": r"prefetchu\.L1",
+    "pmevent": r"pmevent(\.mask)?",
+    "griddepcontrol": r"griddepcontrol\.(launch_dependents|wait)",
+    "setmaxnreg": r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32",
+}
+
+
 def _nothing(state: Any, _instr: Instr, mask: Mask | None, *values: Any) -> None:
     return None
 
@@ -59,4 +74,31 @@ def _nothing(state: Any, _instr: Instr, mask: Mask | None, *values: Any) -> None
 @family("nanosleep", "prefetch", "prefetchu", "pmevent", "griddepcontrol", "setmaxnreg")
 def _hint(instr: Instr, env: Env) -> Op:
     """Time, caches and scheduling: no value changes."""
+    spelled(instr, _HINTS[instr.base])
     return effect(instr, _nothing, (), ())
+
+
+_BLOCK = r"bar(rier)?(\.cta)?\."
+_ENDS: tuple[tuple[str, tuple[int, ...]], ...] = (
+    (r"bra(\.uni)?", (0,)),
+    (r"brx\.idx(\.uni)?", (1,)),
+    (r"ret(\.uni)?|exit", (0,)),
+    (_BLOCK + r"sync(\.aligned)?", (1, 2)),
+    (_BLOCK + r"arrive(\.aligned)?", (2,)),
+    (_BLOCK + r"red(\.aligned)?\.(popc\.u32|(and|or)\.pred)", (3, 4)),
+    (r"barrier\.cluster\.arrive(\.release|\.relaxed)?(\.aligned)?", (0,)),
+    (r"barrier\.cluster\.wait(\.acquire)?(\.aligned)?", (0,)),
+)
+"""Instructions at which the lanes of a group may part or wait, and how many operands each has."""
+
+
+def check_end(instr: Instr) -> None:
+    """Refuse a branch, a barrier or a return that the executor does not know.
+
+    Raises:
+        BuildError: its spelling or number of operands is another.
+    """
+    for pattern, operands in _ENDS:
+        if re.fullmatch(pattern, instr.opcode) and len(instr.operands) in operands:
+            return
+    stop(instr, "form")

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpulab.emulator import access, inflight, spaces
 from gpulab.emulator.ops.memory import CACHE_WORDS, address_of, offsets
-from gpulab.emulator.ops.registry import Env, Op, effect, family, only, stop
+from gpulab.emulator.ops.registry import Env, Op, effect, family, only, spelled, stop
 from gpulab.emulator.ptx.nodes import Imm, Instr, Operand, Reg
 from gpulab.emulator.values import U32, Array, Mask
 
@@ -101,6 +101,8 @@ def _cp(instr: Instr, env: Env) -> Op:
     words = instr.modifiers
     if words[0] != "async":
         stop(instr)
+    if words[1] in ("commit_group", "wait_all", "wait_group"):
+        spelled(instr, rf"cp\.async\.{words[1]}")
     if words[1] == "commit_group":
         return effect(instr, lambda state, _i, mask: copies_of(state).commit(mask), (), ())
     if words[1] == "wait_all":

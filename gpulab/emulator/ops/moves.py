@@ -20,6 +20,7 @@ from gpulab.emulator.ops.registry import (
     only,
     result_registers,
     simple,
+    spelled,
     stop,
 )
 from gpulab.emulator.ptx.nodes import Instr, Reg, Sink, Vec
@@ -81,7 +82,8 @@ def _unpack(instr: Instr, word: str) -> Op:
 
 @family("selp")
 def _selp(instr: Instr, env: Env) -> Op:
-    kind_of(instr.modifiers[-1])
+    (word,) = instr.modifiers
+    typed = kind_of(word)
 
     def function(a: Array, b: Array, p: Array) -> Array:
         if a.dtype is not b.dtype:
@@ -89,7 +91,6 @@ def _selp(instr: Instr, env: Env) -> Op:
         return np.where(p, a, b)
 
     a, b, _ = instr.operands[1:]
-    typed = kind_of(instr.modifiers[-1])
     reads = tuple("*" if isinstance(o, Reg) else typed for o in (a, b))
     return simple(instr, function, (*reads, "p"), "*" if "*" in reads else typed)
 
@@ -230,6 +231,7 @@ def _set(instr: Instr, env: Env) -> Op:
 
 @family("cvta")
 def _cvta(instr: Instr, env: Env) -> Op:
+    spelled(instr, r"cvta(\.to)?\.[a-z]+(::cta)?\.u(32|64)")
     words = instr.modifiers
     space = words[-2]
     kind = words[-1]

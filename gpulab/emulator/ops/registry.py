@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -179,6 +180,16 @@ def only(instr: Instr, words: tuple[str, ...], *allowed: str) -> None:
     for word in words:
         if word not in allowed:
             raise unsupported(instr, f"modifier .{word}")
+
+
+def spelled(instr: Instr, pattern: str) -> None:
+    """Refuse an opcode that ``pattern``, a regular expression, does not match as a whole.
+
+    Raises:
+        BuildError: another spelling.
+    """
+    if re.fullmatch(pattern, instr.opcode) is None:
+        raise unsupported(instr, "form")
 
 
 def stop(instr: Instr, why: str = "") -> NoReturn:

@@ -13,7 +13,16 @@ import numpy as np
 
 from gpulab.emulator.faults import fault, place_of
 from gpulab.emulator.meetings import packed, spread
-from gpulab.emulator.ops.registry import Env, Op, effect, family, only, result_registers, stop
+from gpulab.emulator.ops.registry import (
+    Env,
+    Op,
+    effect,
+    family,
+    only,
+    result_registers,
+    spelled,
+    stop,
+)
 from gpulab.emulator.ptx.nodes import Instr
 from gpulab.emulator.values import DTYPE, U32, Array, Mask
 
@@ -152,6 +161,7 @@ def _vote(instr: Instr, env: Env) -> Op:
 
 @family("activemask")
 def _activemask(instr: Instr, env: Env) -> Op:
+    spelled(instr, r"activemask\.b32")
     (result,) = result_registers(instr, instr.operands[0])
 
     def function(state: Any, _instr: Instr, mask: Mask | None) -> Array:
@@ -253,8 +263,7 @@ def _elect(instr: Instr, env: Env) -> Op:
 
 @family("bar", "barrier")
 def _warp_barrier(instr: Instr, env: Env) -> Op:
-    if "warp" not in instr.modifiers:
-        stop(instr)
+    spelled(instr, r"bar\.warp\.sync")
 
     def function(state: Any, _instr: Instr, mask: Mask | None, members: Array) -> None:
         tell(state, instr, mask, members)

@@ -6,8 +6,9 @@ import re
 from dataclasses import replace
 
 from gpulab.arch import WARP_SIZE
-from gpulab.emulator.ptx.cursor import Cursor, is_number, parse_literal
+from gpulab.emulator.ptx.cursor import Cursor, is_number
 from gpulab.emulator.ptx.nodes import (
+    TYPE_BYTES,
     CallSite,
     Function,
     Imm,
@@ -23,7 +24,7 @@ from gpulab.emulator.ptx.nodes import (
     Sym,
     Vec,
 )
-from gpulab.emulator.ptx.variables import SPACES, parse_variables
+from gpulab.emulator.ptx.variables import parse_variables
 
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\b")
 _INLINED = re.compile(r"\binlined_at (\d+) (\d+)")
@@ -63,7 +64,7 @@ class _Scope:
 class BodyParser:
     """Parses one ``{ ... }`` into ``function``; labels are resolved at the end."""
 
-    def __init__(self, cursor: Cursor, function: Function, files: dict[int, str]) -> None:
+    def __init__(self, cursor: Cursor, function: Function, files: dict[str, str]) -> None:
         self.cursor = cursor
         self.function = function
         self.files = files
@@ -120,7 +121,7 @@ class BodyParser:
         elif word == ".reg":
             cursor.take()
             self._registers()
-        elif word in SPACES:
+        elif word in (".param", ".local", ".shared"):
             cursor.take()
             for variable in parse_variables(cursor, word[1:]):
                 unique = self.scope.declare(variable.name)
@@ -153,13 +154,13 @@ class BodyParser:
             self.function.location = self.location
 
     def _place(self, file: str, line: str) -> tuple[str, int]:
-        return self.files.get(int(file), "?"), int(line)
+        return self.files.get(file, "?"), int(line)
 
     def _registers(self) -> None:
         cursor = self.cursor
         kind = cursor.take()[1:]
-        while kind in ("v2", "v4"):
-            cursor.fail("vector registers are not supported")
+        if kind not in TYPE_BYTES:
+            cursor.fail(f"registers of type .{kind} are not supported")
         while True:
             name = cursor.take()
             names = [name]
@@ -290,9 +291,9 @@ class BodyParser:
         if word == "!":
             return Negated(Reg(self._name(cursor.take())))
         if word == "-":
-            return parse_literal(cursor.take(), negative=True)
+            return cursor.literal(cursor.take(), negative=True)
         if is_number(word):
-            return parse_literal(word)
+            return cursor.literal(word)
         if word == "_":
             return Sink()
         if word == "WARP_SZ":  # a constant of PTX, which shuffles of halves use

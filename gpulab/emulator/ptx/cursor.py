@@ -64,7 +64,19 @@ class Cursor:
     def integer(self) -> int:
         """Take a (possibly negative) integer literal."""
         sign = -1 if self.accept("-") else 1
-        return sign * parse_integer(self.take())
+        try:
+            return sign * parse_integer(self.take())
+        except ValueError:
+            self.at -= 1
+            self.fail(f"expected a number, got {self.peek()!r}")
+
+    def literal(self, text: str, negative: bool = False) -> Imm:
+        """The bits of ``text``, the token that was taken last."""
+        try:
+            return parse_literal(text, negative)
+        except ValueError:
+            self.at -= 1
+            self.fail(f"expected a literal, got {text!r}")
 
     def fail(self, message: str, line: int | None = None) -> NoReturn:
         """Stop with a PTX line (the next token's unless told) and its text.

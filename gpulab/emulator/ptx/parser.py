@@ -36,17 +36,17 @@ def parse(text: str) -> Module:
     return module
 
 
-def _files(cursor: Cursor) -> dict[int, str]:
+def _files(cursor: Cursor) -> dict[str, str]:
     """All ``.file`` directives; they may follow the code that uses them."""
     words = cursor.words
     return {
-        int(words[i + 1]): words[i + 2].strip('"')
+        words[i + 1]: words[i + 2].strip('"')
         for i, word in enumerate(words[:-2])
         if word == ".file"
     }
 
 
-def _statement(cursor: Cursor, module: Module, files: dict[int, str]) -> None:
+def _statement(cursor: Cursor, module: Module, files: dict[str, str]) -> None:
     extern = False
     while cursor.peek() in _LINKAGE or cursor.peek() == ".extern":
         extern |= cursor.take() == ".extern"
@@ -78,7 +78,7 @@ def _statement(cursor: Cursor, module: Module, files: dict[int, str]) -> None:
         cursor.fail(f"unknown statement {word}")
 
 
-def _function(cursor: Cursor, is_entry: bool, files: dict[int, str]) -> Function:
+def _function(cursor: Cursor, is_entry: bool, files: dict[str, str]) -> Function:
     results: tuple[Variable, ...] = ()
     if cursor.peek() == "(":
         results = _parameters(cursor)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from gpulab.emulator.ptx.cursor import Cursor, is_number, parse_literal
-from gpulab.emulator.ptx.nodes import TYPE_BYTES, Variable
-
-SPACES = {".param", ".local", ".shared", ".global", ".const"}
+from gpulab.emulator.ptx.cursor import Cursor, is_number
+from gpulab.emulator.ptx.nodes import TYPE_BYTES, Imm, Variable
 
 
 def parse_variables(cursor: Cursor, space: str, extern: bool = False) -> list[Variable]:
@@ -95,7 +93,7 @@ def _initial(cursor: Cursor, kind: str) -> tuple[bytes, tuple[tuple[int, int, st
             if negative:
                 word = cursor.take()
             if is_number(word):
-                data += _encode(word, negative, kind, width)
+                data += _encode(cursor.literal(word, negative), kind, width)
             else:
                 relocations.append(_address(cursor, word, len(data), width))
                 data += bytes(width)
@@ -103,8 +101,7 @@ def _initial(cursor: Cursor, kind: str) -> tuple[bytes, tuple[tuple[int, int, st
             return bytes(data), tuple(relocations)
 
 
-def _encode(word: str, negative: bool, kind: str, width: int) -> bytes:
-    literal = parse_literal(word, negative)
+def _encode(literal: Imm, kind: str, width: int) -> bytes:
     if not literal.float_bits:
         if kind == "f32":
             return struct.pack("<f", float(literal.bits))
