@@ -32,6 +32,8 @@ MACROS = (
     "INT_MAX=2147483647", "INT_MIN=(-2147483647-1)",
 )  # fmt: skip
 """What nvcc's host headers define and learners use."""
+BELOW = ("crt", "cccl", "cooperative_groups", "cooperative_groups/details")
+"""Folders of the CUDA headers whose files mma.h and cooperative_groups.h include by other names."""
 
 
 class Worker:
@@ -109,7 +111,7 @@ class Worker:
         from gpulab.runtime import nvrtc, toolkit
 
         kit = toolkit.default()
-        below = [folder / "crt" for folder in kit.headers]  # mma.h includes files of it by name
+        below = [folder / name for folder in kit.headers for name in BELOW]
         kit = replace(kit, headers=(*kit.headers, *(f for f in below if f.is_dir())))
         text, name = str(message["text"]), str(message["name"])
         includes.check(text, name, kit.headers)
