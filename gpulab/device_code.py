@@ -61,7 +61,9 @@ class LaunchPlan:
         shared_bytes: dynamic shared memory.
         maps: the arrays that are passed as tensor maps; the others are passed as pointers.
         persistent: blocks take work until there is none: the device launches no more along x than
-            it has multiprocessors.
+            it holds at once.
+        blocks_an_sm: of a persistent kernel, that a multiprocessor holds.
+        equal_shares: of a persistent kernel's work: as few blocks as take no more turns.
         cluster: blocks of a cluster, along x, as the device code fixes it.
     """
 
@@ -70,6 +72,8 @@ class LaunchPlan:
     shared_bytes: int = 0
     maps: tuple[TensorBox, ...] = ()
     persistent: bool = False
+    blocks_an_sm: int = 1
+    equal_shares: bool = False
     cluster: int = 1
 
 
@@ -98,10 +102,12 @@ class NumbaBuild:
     """A Numba CUDA kernel: ``make()`` returns the plain Python function to compile.
 
     ``make`` runs only when Numba is installed; its types follow from the kernel's params.
+    ``bounds``: threads of a block, and blocks that an SM must hold, which limits the registers.
     """
 
     make: Callable[[], Callable[..., None]]
     key: str
+    bounds: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 Numba loads an array element by element and knows neither bf16 nor fp8. Here a pack of consecutive
 elements is moved by one access, stays in 32-bit words as it is stored, and becomes float32 values
-where it is used: the counterpart of ``raw_kernels/common/pack.cuh``. Only integer operations and
-conversions that every capability has are used.
+where it is used: the counterpart of ``raw_kernels/common/pack.cuh``. Unless told otherwise, only
+integer operations and conversions that every capability has are used.
 """
 
 from __future__ import annotations
@@ -97,13 +97,24 @@ def _encode(fmt: str, builder: Any, value: Any) -> Any:
     return builder.select(builder.fcmp_unordered("uno", value, value), i32(0x7FFF), rounded)
 
 
+def _encode_two(builder: Any, low: Any, high: Any) -> Any:
+    """The bf16 codes of two float32 values in a word, by the one instruction there is from 8.0."""
+    from llvmlite import ir
+
+    f32 = ir.FloatType()
+    form = ir.FunctionType(ir.IntType(32), [f32, f32])
+    code = ir.InlineAsm(form, "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f")
+    return builder.call(code, [high, low])
+
+
 @lru_cache(maxsize=64)
-def pack(fmt: str, count: int) -> Pack:
+def pack(fmt: str, count: int, by_twos: bool = False) -> Pack:
     """The functions for packs of ``count`` elements of a format.
 
     Args:
         fmt: fp32, fp16, bf16, e4m3 or e5m2.
         count: elements; 1, 2, 4, 8 or 16 bytes together.
+        by_twos: bf16 is rounded two at a time, on capabilities from 8.0.
     """
     from llvmlite import ir
     from numba import types
@@ -167,6 +178,10 @@ def pack(fmt: str, count: int) -> Pack:
     def narrow(typing_context: Any, numbers: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             found: list[Any] = [None] * words
+            if by_twos and fmt == "bf16" and count % 2 == 0:
+                each = [builder.extract_value(values[0], i) for i in range(count)]
+                found = [_encode_two(builder, *each[2 * i : 2 * i + 2]) for i in range(words)]
+                return context.make_tuple(builder, signature.return_type, found)
             for i in range(count):
                 code = _encode(fmt, builder, builder.extract_value(values[0], i))
                 place = i % a_word * 8 * size

@@ -1,8 +1,7 @@
 """What the Numba row kernels share: a block a row, which it reads once and goes over again.
 
 Thread t takes packs t, t + threads, ... The first ``keep`` of them stay in its own places of shared
-memory (no other thread touches them: no barrier), the rest is read again. Loads come four at a
-time, so that they overlap.
+memory (no other thread touches them: no barrier), the rest is read again (``numba_sweep``).
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from typing import Any, cast
 import numpy as np
 
 from gpulab import arch
-from gpulab.kernels import row_shape
+from gpulab.formats import storage_dtype
+from gpulab.kernels import numba_async, row_shape, row_tables
 from gpulab.kernels.numba_pack import Pack, exp2_approx
 from gpulab.kernels.numba_pack import pack as pack_of
 from gpulab.registry import (
@@ -34,6 +34,8 @@ FULL_WARP = 0xFFFFFFFF
 LOG2_E = np.float32(1.4426950408889634)
 IN_FLIGHT = 4
 """Packs on their way at once."""
+THREADS_AN_SM = {False: 1280, True: 1024}
+"""Resident ones, without and with a rest: what a thread has of the registers."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,29 @@ class Layout:
         vec: elements of a pack.
         threads: of a block, a power of two, whole warps.
         keep: packs a thread keeps in shared memory.
+        rest: a thread has more packs than those.
         arrays: rows read side by side (the residual's beside x).
         kept_bytes: shared memory of one kept pack.
+        modern: the capability has asynchronous copies, and rounds to bf16 by twos.
     """
 
     vec: int
     threads: int
     keep: int
+    rest: bool
     arrays: int
     kept_bytes: int
+    modern: bool
+
+    @property
+    def batches(self) -> int:
+        """Groups of kept packs that are waited for."""
+        return -(-self.keep // IN_FLIGHT)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Threads of a block and blocks of an SM."""
+        return self.threads, max(1, THREADS_AN_SM[self.rest] // self.threads)
 
     @property
     def shared_bytes(self) -> int:
@@ -65,19 +81,23 @@ def layout(
 ) -> Layout:
     """Threads and kept packs of a row: measured with bf16 on an H200.
 
-    A thread has four packs of a row where a block of a few warps has enough of them; longer rows
-    take all the shared memory there is.
+    A thread has four packs of a short row, of two rows side by side, and otherwise eight; the
+    longest rows take all the shared memory there is. Of rows that are not kept it has sixteen.
     """
-    vec = row_shape.pack_elements(dims["cols"], variant.format, variant.output)
-    packs = dims["cols"] // vec
-    threads = 32
-    while threads < 1024 and packs > threads * (8 if packs > 1024 else 4):
-        threads *= 2
-    held = arrays * row_shape.held_bytes(vec, variant.format)
-    room = arch.get(capability).shared_per_block_bytes - row_shape.STATIC_BYTES
-    wanted = -(-packs // threads)
-    fits = room // (threads * held)
-    return Layout(vec, threads, min(wanted, fits) if kept else 0, arrays, held)
+    beside = (variant.output,) if kept else ()
+    row = row_shape.packs_of(dims["cols"], variant.format, beside, arrays)
+    threads = row_shape.WARP
+    if kept:
+        share = 4 if arrays > 1 or row.count <= 1024 else 8
+        while threads < 1024 and row.count > threads * share:
+            threads *= 2
+    else:
+        threads = max(threads, row_tables.shape(row_tables.ONCE, row, capability).group)
+    room = arch.get(capability).shared_per_block_bytes - row_shape.static_bytes(threads, 1)
+    wanted = -(-row.count // threads)
+    keep = min(wanted, room // (threads * row.kept_bytes)) if kept else 0
+    rest, modern = keep < wanted, capability >= row_shape.ASYNC
+    return Layout(row.elements, threads, keep, rest, arrays, row.kept_bytes, modern)
 
 
 @dataclass(frozen=True)
@@ -86,13 +106,13 @@ class Source:
 
     Args:
         fetch: (row arrays, pack number) -> what is held of it.
-        remember: (shared array, place, held).
+        copy: (shared array, place, row arrays, pack number), from the one to the other.
         recall: (shared array, place) -> held.
         values: held -> float32 values.
     """
 
     fetch: Function
-    remember: Function
+    copy: Function
     recall: Function
     values: Function
 
@@ -105,6 +125,7 @@ class Tools:
         layout: of the block.
         x: packs of x.
         y: packs of y and of the parameters.
+        copy: one pack of x into shared memory.
         exp: e^d for d <= 0.
         add: sum over the block of one value; each call names a shared array of its own.
         larger: maximum over the block.
@@ -114,6 +135,7 @@ class Tools:
     layout: Layout
     x: Pack
     y: Pack
+    copy: Function
     exp: Function
     add: Function
     larger: Function
@@ -122,7 +144,7 @@ class Tools:
     @property
     def plain(self) -> Source:
         """Packs of x alone."""
-        return Source(self.x.load, self.x.store, self.x.load, self.x.values)
+        return Source(self.x.load, self.copy, self.x.load, self.x.values)
 
 
 def tools(variant: Variant, chosen: Layout) -> Tools:
@@ -168,96 +190,17 @@ def tools(variant: Variant, chosen: Layout) -> Tools:
     def maximum(a: Any, b: Any) -> Any:
         return libdevice.fmaxf(a, b)
 
-    x, y = pack_of(variant.format, chosen.vec), pack_of(variant.output, chosen.vec)
-    return Tools(chosen, x, y, exp, reducer(plus), reducer(maximum), inline)
+    x = pack_of(variant.format, chosen.vec, chosen.modern)
+    y = pack_of(variant.output, chosen.vec, chosen.modern)
+    load, store = x.load, x.store
 
+    @inline
+    def at_once(kept: Any, place: Any, array: Any, at: Any) -> None:
+        store(kept, place, load(array, at))
 
-def walk(kit: Tools, source: Source, take: Function) -> Function:
-    """``walk(state, rows, start, packs, kept)``: read a row, keep its first packs, fold ``take``.
-
-    ``take(state, values, place)`` gives the next state.
-    """
-    from numba import cuda, uint64
-
-    fetch, remember, values = source.fetch, source.remember, source.values
-    ahead = _ahead(kit, fetch)
-    step, keep = np.uint64(kit.layout.threads), np.uint64(kit.layout.keep)
-
-    @kit.inline
-    def whole(state: Any, rows: Any, start: Any, packs: Any, kept: Any) -> Any:
-        at = uint64(cuda.threadIdx.x)
-        end = min(packs, step * keep)
-        while at < end:
-            held = ahead(rows, start, at, end)
-            for i in range(IN_FLIGHT):
-                if at < end:
-                    remember(kept, at, held[i])
-                    state = take(state, values(held[i]), at)
-                at += step
-        at = uint64(cuda.threadIdx.x) + step * keep
-        while at < packs:
-            held = ahead(rows, start, at, packs)
-            for i in range(IN_FLIGHT):
-                if at < packs:
-                    state = take(state, values(held[i]), at)
-                at += step
-        return state
-
-    return cast(Function, whole)
-
-
-def again(kit: Tools, source: Source, take: Function) -> Function:
-    """``again(state, rows, start, packs, kept)``: go over a row that was read, fold ``take``.
-
-    What was read last is read first, while it is still near.
-    """
-    from numba import cuda, uint64
-
-    recall, values = source.recall, source.values
-    ahead = _ahead(kit, source.fetch)
-    step, keep = np.uint64(kit.layout.threads), np.uint64(kit.layout.keep)
-
-    @kit.inline
-    def whole(state: Any, rows: Any, start: Any, packs: Any, kept: Any) -> Any:
-        at = uint64(cuda.threadIdx.x) + step * keep
-        while at < packs:
-            held = ahead(rows, start, at, packs)
-            for i in range(IN_FLIGHT):
-                if at < packs:
-                    state = take(state, values(held[i]), at)
-                at += step
-        at = uint64(cuda.threadIdx.x)
-        end = min(packs, step * keep)
-        while at < end:
-            state = take(state, values(recall(kept, at)), at)
-            at += step
-        return state
-
-    return cast(Function, whole)
-
-
-def _ahead(kit: Tools, fetch: Function) -> Function:
-    """``ahead(rows, start, at, end)``: this thread's next packs, all on their way at once.
-
-    Beyond the end the last pack is read in their stead: no branch comes between the loads.
-    """
-    from numba import uint64
-
-    step = np.uint64(kit.layout.threads)
-    two, three = np.uint64(2 * kit.layout.threads), np.uint64(3 * kit.layout.threads)
-
-    @kit.inline
-    def load(rows: Any, start: Any, at: Any, end: Any) -> Any:
-        last = start + end - uint64(1)
-        first = start + at
-        return (
-            fetch(rows, first),
-            fetch(rows, min(first + step, last)),
-            fetch(rows, min(first + two, last)),
-            fetch(rows, min(first + three, last)),
-        )
-
-    return cast(Function, load)
+    size = chosen.vec * storage_dtype(variant.format).itemsize
+    copy = numba_async.copy(size) if chosen.modern and size >= 4 else at_once
+    return Tools(chosen, x, y, copy, exp, reducer(plus), reducer(maximum), inline)
 
 
 Make = Callable[[Variant, Layout], Function]
@@ -297,7 +240,7 @@ def declare(
     def build(variant: Variant, capability: Capability, dims: Dims) -> NumbaBuild:
         chosen = shape(variant, capability, dims)
         key = f"{op}_{name}_{variant.contract}_{variant.format}_{variant.output}_{chosen}"
-        return NumbaBuild(lambda: make(variant, chosen), key)
+        return NumbaBuild(lambda: make(variant, chosen), key, chosen.bounds)
 
     def plan(variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
         chosen = shape(variant, capability, dims)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpulab.formats import get
-from gpulab.kernels import row_shape
-from gpulab.kernels.row_shape import Shape, Table
+from gpulab.kernels import row_shape, row_tables
+from gpulab.kernels.row_shape import Packs, Shape
+from gpulab.kernels.row_tables import Table
 from gpulab.registry import (
     Capability,
     Dims,
@@ -40,7 +41,7 @@ class RowKernel:
     Args:
         source: file below ``raw_kernels/``.
         entry: kernel name and leading template arguments, ``{T}`` and ``{W}`` for the types of x
-            and y, ``{vec}`` for the elements of a pack, ``{shape}`` for the rest.
+            and y, ``{vec}`` for the elements of a pack, ``{hold}`` for how rows are kept.
         table: how rows are shared.
         arrays: rows that are kept for each row.
         weights: y and the parameters are read in packs beside x.
@@ -52,34 +53,28 @@ class RowKernel:
     arrays: int = 1
     weights: bool = True
 
-    def _formats(self, variant: Variant) -> tuple[str, ...]:
-        return (variant.format, variant.output) if self.weights else (variant.format,)
-
-    def layout(
-        self, variant: Variant, capability: Capability, dims: Dims
-    ) -> tuple[int, int, Shape]:
-        """Elements of a pack, bytes a thread keeps of one, and the shape."""
-        vec = row_shape.pack_elements(dims["cols"], *self._formats(variant))
-        kept = self.arrays * row_shape.held_bytes(vec, variant.format)
-        return vec, kept, row_shape.shape(self.table, dims["cols"] // vec, kept, capability)
+    def layout(self, variant: Variant, capability: Capability, dims: Dims) -> tuple[Packs, Shape]:
+        """The packs of a row and its shape."""
+        beside = (variant.output,) if self.weights else ()
+        row = row_shape.packs_of(dims["cols"], variant.format, beside, self.arrays)
+        return row, row_tables.shape(self.table, row, capability)
 
     def build(self, variant: Variant, capability: Capability, dims: Dims) -> RawBuild:
         """The instantiation."""
-        vec, _, chosen = self.layout(variant, capability, dims)
+        row, chosen = self.layout(variant, capability, dims)
         filled = self.entry.format(
             T=get(variant.format).cpp,
             W=get(variant.output).cpp,
-            vec=vec,
-            group=chosen.group,
-            rows=chosen.rows,
-            shape=chosen.arguments(),
+            vec=row.elements,
+            hold=chosen.cpp(),
         )
-        return RawBuild(self.source, filled)
+        clusters = (f"GPULAB_CLUSTER={chosen.cluster}",) if chosen.cluster > 1 else ()
+        return RawBuild(self.source, filled, clusters)
 
     def plan(self, variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
         """Blocks of whole rows."""
-        _, kept, chosen = self.layout(variant, capability, dims)
-        return row_shape.plan(chosen, dims, kept)
+        row, chosen = self.layout(variant, capability, dims)
+        return row_shape.plan(chosen, dims, row)
 
 
 def declare(

@@ -1,14 +1,17 @@
-"""How the row kernels share a row among threads: one table by row length, and what follows.
+"""How the row kernels share a row among threads, and what follows from it for a launch.
 
-A row is read in packs of up to 16 bytes. ``group`` threads share it; each keeps its first packs in
-registers, the next in its own places of shared memory, and what is left is read again. Rows shared
-by at most a warp lie several in a block.
+A row is read in packs of up to 16 bytes. A group of threads of a block (of each block of a cluster)
+shares it. ``Kept``: each thread keeps its first packs in registers, the next in its own places of
+shared memory, and what is left is read again. ``Streamed``: all packs wait in shared memory, and
+those of the next rows are on their way there. ``Ahead``: rows are gone over once, and the next
+packs are on their way to registers. Rows shared by at most a warp lie several in a block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from gpulab import arch
 from gpulab.formats import storage_dtype
@@ -18,90 +21,40 @@ PACK_BYTES = 16
 WARP = 32
 BLOCK = 128
 """Threads of a block that holds several rows."""
-SHARED_STEP = 4
-"""Packs in shared memory are a multiple of the loads that are in flight together."""
-STATIC_BYTES = 2048
-"""Left for the reductions' own shared memory."""
+BATCH = 4
+"""Loads that are in flight together; packs in shared memory are a multiple of them."""
+PART_BYTES = 4 * 2 * 12
+"""Left for what a warp hands on: of at most four reductions, in two places, three floats."""
+ASYNC: Capability = (8, 0)
+"""From here a copy into shared memory needs no registers (cp.async, of whole words)."""
+CLUSTERS: Capability = (9, 0)
+"""From here several blocks may share a row."""
 
 MAX_COLS = (1 << 28) - 1
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The share of a row that one thread has.
+class Packs:
+    """What a row is read in.
 
     Args:
-        group: threads of a row, a power of two.
-        regs: packs a thread keeps in registers.
-        shared: packs it keeps in shared memory.
+        elements: of a pack.
+        count: packs of a row.
+        whole_words: a pack is 4 bytes or more.
+        kept_bytes: what a thread keeps of one, of all arrays that are read side by side.
     """
 
-    group: int
-    regs: int
-    shared: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Rows of a block."""
-        return BLOCK // self.group if self.group <= WARP else 1
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.group * self.rows
-
-    def arguments(self) -> str:
-        """The template arguments kGroup, kRows, kRegs, kShared."""
-        return f"{self.group}, {self.rows}, {self.regs}, {self.shared}"
+    elements: int
+    count: int
+    whole_words: bool
+    kept_bytes: int
 
 
-@dataclass(frozen=True)
-class Step:
-    """Rows of up to ``packs`` packs have this shape."""
-
-    packs: int
-    shape: Shape
-
-
-Table = Sequence[Step]
-"""Ascending; the last step serves all longer rows."""
-
-PLAIN: Table = (
-    # Measured with bf16 on an H200, share of the copy bandwidth: few threads with many packs each
-    # leave room for many rows an SM, whose barriers then hide each other. Below 1024 packs a row
-    # the groups shrink with it, eight packs a thread.
-    *(Step(8 << i, Shape(1 << i, 8)) for i in range(8)),
-    Step(2048, Shape(256, 8)),
-    Step(4096, Shape(256, 16)),
-    Step(8192, Shape(512, 16)),
-    # One row an SM from here: as many threads as there are, the rest of the row in shared memory.
-    Step(13312, Shape(1024, 5, 8)),
-    Step(1 << 28, Shape(1024, 5, 12)),
-)
-"""For kernels that keep one pack for each pack they read."""
-
-FEWER_REGISTERS: Table = (*PLAIN[:-2], Step(1 << 28, Shape(1024, 4, 12)))
-"""The same where a thread of 1024 has no registers for a fifth pack."""
-
-MOMENTS: Table = (
-    *(Step(4 << i, Shape(1 << i, 4)) for i in range(7)),
-    *(step for step in FEWER_REGISTERS if step.packs > 256),
-)
-"""For LayerNorm, whose running moments take registers too: four packs a thread in short rows."""
-
-TWO_ARRAYS: Table = (
-    *(Step(4 << i, Shape(1 << i, 4)) for i in range(9)),
-    Step(4096, Shape(512, 4, 4)),
-    Step(8192, Shape(1024, 2, 4)),
-    Step(1 << 28, Shape(1024, 2, 4)),
-)
-"""For kernels that keep the packs of both addends."""
-
-STREAMING: Table = (
-    *(Step(16 << i, Shape(1 << i, 0)) for i in range(9)),
-    Step(1 << 28, Shape(512, 0)),
-)
-"""For kernels that read a row once and keep nothing."""
+def packs_of(cols: int, fmt: str, beside: Sequence[str] = (), arrays: int = 1) -> Packs:
+    """The packs of a row of ``cols`` elements; those of formats ``beside`` it are no larger."""
+    elements = pack_elements(cols, fmt, *beside)
+    whole = elements * storage_dtype(fmt).itemsize >= 4
+    return Packs(elements, cols // elements, whole, arrays * held_bytes(elements, fmt))
 
 
 def pack_elements(cols: int, *formats: str) -> int:
@@ -118,27 +71,187 @@ def held_bytes(elements: int, fmt: str) -> int:
     return max(4, elements * storage_dtype(fmt).itemsize)
 
 
-def shape(table: Table, packs: int, kept_bytes: int, capability: Capability) -> Shape:
-    """The shape of rows of ``packs`` packs, with no more shared memory than the card has.
+def static_bytes(group: int, cluster: int) -> int:
+    """Shared memory of the reductions over a row's threads."""
+    return PART_BYTES * max(1, group // WARP) * cluster
+
+
+Fit = Literal["kWhole", "kWithin", "kBeyond"]
+"""A row has just the packs that are kept of one; fewer; or more (``common/row.cuh``)."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The threads of a block that share a row.
 
     Args:
-        table: which.
-        packs: of a row.
-        kept_bytes: what a thread keeps of one pack.
-        capability: of the card.
+        group: how many, a power of two.
     """
-    chosen = next((s.shape for s in table if packs <= s.packs), table[-1].shape)
-    room = arch.get(capability).shared_per_block_bytes - STATIC_BYTES
-    fits = room // (chosen.threads * kept_bytes) // SHARED_STEP * SHARED_STEP
-    return replace(chosen, shared=min(chosen.shared, fits))
+
+    group: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return BLOCK // self.group if self.group <= WARP else 1
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.group * self.rows
 
 
-def plan(chosen: Shape, dims: Dims, kept_bytes: int) -> LaunchPlan:
+@dataclass(frozen=True)
+class Kept(Group):
+    """One thread's share of a row that a block reads as it comes to it.
+
+    Args:
+        group: see ``Group``; of a block.
+        regs: packs a thread keeps in registers.
+        shared: packs it keeps in shared memory.
+        cluster: blocks of a row.
+        resident: threads that an SM should hold, which limits the registers of each.
+        fit: of the rows.
+    """
+
+    regs: int
+    shared: int = 0
+    cluster: int = 1
+    resident: int = 1024
+    fit: Fit = "kWithin"
+
+    @property
+    def blocks(self) -> int:
+        """Of an SM."""
+        return max(1, self.resident // self.threads)
+
+    @property
+    def packs(self) -> int:
+        """The longest row that stays on the chip."""
+        return self.group * (self.regs + self.shared) * self.cluster
+
+    def shared_bytes(self, row: Packs) -> int:
+        """Of a block."""
+        return self.shared * self.threads * row.kept_bytes
+
+    def on(self, capability: Capability, row: Packs) -> Kept | None:
+        """With no more shared memory than the card has; None if a row needs clusters it lacks.
+
+        Without branches between many packs, all of them would be unpacked at once, into more
+        registers than there are.
+        """
+        if self.cluster > 1 and capability < CLUSTERS:
+            return None
+        room = arch.get(capability).shared_per_block_bytes - static_bytes(self.group, self.cluster)
+        fits = room // (self.threads * row.kept_bytes) // BATCH * BATCH
+        here = replace(self, shared=min(self.shared, fits))
+        whole = row.count == here.packs and here.regs <= BATCH
+        within = row.count <= here.packs
+        return replace(here, fit="kWhole" if whole else "kWithin" if within else "kBeyond")
+
+    def cpp(self) -> str:
+        """The type in device code."""
+        kept = f"{self.regs}, {self.shared}, {self.blocks}, {self.fit}"
+        return f"Kept<{self.group}, {self.rows}, {kept}>"
+
+
+@dataclass(frozen=True)
+class Streamed(Group):
+    """One thread's share of rows that follow each other through shared memory.
+
+    Args:
+        group: see ``Group``; of a block.
+        shared: packs a thread has of the longest row in shared memory.
+        ring: batches it has places for; those of a row at least.
+        blocks: of an SM, of a card that has room for them.
+        cluster: blocks of a row.
+        regs: more packs of a thread, in registers.
+        fit: of the rows.
+    """
+
+    shared: int
+    ring: int
+    blocks: int
+    cluster: int = 1
+    regs: int = 0
+    fit: Fit = "kWithin"
+
+    @property
+    def packs(self) -> int:
+        """The longest row."""
+        return self.group * (self.shared + self.regs) * self.cluster
+
+    def shared_bytes(self, row: Packs) -> int:
+        """Of a block."""
+        batch = next(b for b in (BATCH, 2, 1) if self.shared % b == 0)
+        return self.ring * batch * self.threads * row.kept_bytes
+
+    def on(self, capability: Capability, row: Packs) -> Streamed | None:
+        """With as many blocks an SM as the card has room for; None if it has not for one."""
+        if capability < (ASYNC if self.cluster == 1 else CLUSTERS) or not row.whole_words:
+            return None
+        card = arch.get(capability)
+        each = self.shared_bytes(row) + static_bytes(self.group, self.cluster)
+        if each > card.shared_per_block_bytes or row.count > self.packs:
+            return None
+        fits = card.shared_per_sm_bytes // (each + card.shared_reserved_bytes)
+        blocks = min(self.blocks, fits, card.max_threads_per_sm // self.threads)
+        return replace(self, blocks=blocks, fit="kWhole" if row.count == self.packs else "kWithin")
+
+    def cpp(self) -> str:
+        """The type in device code."""
+        ring = f"{self.shared}, {self.ring}, {self.regs}, {self.blocks}, {self.fit}"
+        return f"Streamed<{self.group}, {self.rows}, {ring}>"
+
+
+@dataclass(frozen=True)
+class Ahead(Group):
+    """One thread's share of rows that are gone over once: four packs are on their way at any time.
+
+    Args:
+        group: see ``Group``.
+        packs: rows up to this length.
+        resident: threads of an SM.
+        fit: of the rows.
+    """
+
+    packs: int
+    resident: int = 1024
+    fit: Fit = "kWithin"
+    cluster = 1
+
+    @property
+    def blocks(self) -> int:
+        """Of an SM."""
+        return max(1, self.resident // self.threads)
+
+    def shared_bytes(self, row: Packs) -> int:
+        """None: they are in registers."""
+        return 0
+
+    def on(self, capability: Capability, row: Packs) -> Ahead:
+        """The same on every card."""
+        whole = row.count % (2 * BATCH * self.group) == 0
+        return replace(self, fit="kWhole" if whole else "kWithin")
+
+    def cpp(self) -> str:
+        """The type in device code."""
+        return f"Ahead<{self.group}, {self.rows}, {BATCH}, {self.blocks}, {self.fit}>"
+
+
+Shape = Kept | Streamed | Ahead
+
+
+def plan(chosen: Shape, dims: Dims, row: Packs) -> LaunchPlan:
     """Blocks of whole rows along x."""
     return LaunchPlan(
-        grid=(-(-dims["rows"] // chosen.rows), 1, 1),
+        grid=(-(-dims["rows"] // chosen.rows) * chosen.cluster, 1, 1),
         block=(chosen.threads, 1, 1),
-        shared_bytes=chosen.shared * chosen.threads * kept_bytes,
+        shared_bytes=chosen.shared_bytes(row),
+        persistent=not isinstance(chosen, Kept),
+        cluster=chosen.cluster,
+        blocks_an_sm=chosen.blocks,
+        equal_shares=True,
     )
 
 

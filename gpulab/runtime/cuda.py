@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from gpulab.runtime import (
     cuda_errors,
     nvrtc,
     packing,
+    residency,
     resources,
     tensor_map,
     toolkit,
@@ -253,12 +255,14 @@ class CudaDevice(Device):
         card = self.cupy.cuda.Device(self.connection.card.index)
         return int(card.attributes["MultiProcessorCount"])
 
-    def _resident(self, plan: LaunchPlan) -> tuple[int, int, int]:
-        """The grid: of a persistent kernel, as many whole clusters as the card holds at once."""
-        if not plan.persistent:
-            return plan.grid
-        held = self.multiprocessors // plan.cluster * plan.cluster
-        return (min(plan.grid[0], held), *plan.grid[1:])
+    def _grid(self, plan: LaunchPlan, kernel: Any) -> tuple[int, int, int]:
+        """What to launch; of a persistent kernel, what the card holds at once."""
+        x = residency.blocks_along_x(
+            plan,
+            self.multiprocessors,
+            lambda: residency.clusters_at_once(kernel.kernel.ptr, plan),
+        )
+        return (x, *plan.grid[1:])
 
     def synchronize(self) -> None:
         """Wait for the whole card, so that nothing hides on another stream."""
@@ -269,11 +273,11 @@ class CudaDevice(Device):
         self, function: Function, plan: LaunchPlan, args: Sequence[Any]
     ) -> Callable[[], LaunchReport]:
         code, kernel = function.handle
-        grid = self._resident(plan)
         static = function.resources.shared_bytes if function.resources else 0
         large = plan.shared_bytes + static > _UNASKED_SHARED_BYTES
         if isinstance(kernel, NumbaKernel):
             if not large:
+                plan = replace(plan, grid=self._grid(plan, None))
                 start = kernel.bind(plan, [getattr(a, "handle", a) for a in args])
                 return lambda: self._run(function.entry, start)
             kernel = self._load(code, kernel.cubin)  # Numba's launch cannot ask for more
@@ -285,6 +289,7 @@ class CudaDevice(Device):
                 kernel.max_dynamic_shared_size_bytes = max(
                     plan.shared_bytes, kernel.max_dynamic_shared_size_bytes
                 )
+        grid = self._grid(plan, kernel)
 
         def launch(arrays: Sequence[Any] = tuple(args)) -> LaunchReport:
             # The default keeps the arrays alive for as long as this can be called.

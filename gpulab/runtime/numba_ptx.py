@@ -152,6 +152,7 @@ def compile_numba(
     facts = {
         "function": made_of.digest,
         "types": [str(t) for t in types],
+        "bounds": list(build.bounds or ()),
         "toolkit": kit.stamp,
         "libnvvm": _stamp(toolkit.nvvm(kit.version[0])),
         "nvjitlink": list(nvjitlink.version(kit.version[0]) or ()),
@@ -165,7 +166,7 @@ def compile_numba(
     if store is not None and (found := store.get(name)) is not None:
         ptx, entry = found[0]["kernel.ptx"].decode(), str(found[1]["entry"])
     else:
-        ptx, entry = _compile(function, types, target, kit, cache.key(facts))
+        ptx, entry = _compile(function, types, target, kit, cache.key(facts), build.bounds)
         if store is not None:
             notes = {"entry": entry, "source": function.__code__.co_filename, "name": build.key}
             cache.publish(store, name, {"kernel.ptx": ptx.encode()}, notes)
@@ -186,6 +187,7 @@ def _compile(
     target: str,
     kit: Toolkit,
     lowering: str,
+    bounds: tuple[int, int] | None,
 ) -> tuple[str, str]:
     """PTX and entry. Typing and lowering, nine tenths of the time, are done once for all targets:
     from 7.5 on Numba's front end does not look at the capability (a test compares the two ways)."""
@@ -197,7 +199,13 @@ def _compile(
             warnings.simplefilter("ignore")  # about the line table of generated functions
             if lowering not in _LOWERED:
                 _LOWERED[lowering] = _compiler()(
-                    function, types, device=False, lineinfo=True, cc=cc, abi="numba"
+                    function,
+                    types,
+                    device=False,
+                    lineinfo=True,
+                    cc=cc,
+                    abi="numba",
+                    launch_bounds=bounds,
                 )[0]
             library = _LOWERED[lowering]
             library._nvvm_options["fma"] = 0

@@ -23,52 +23,60 @@ struct Merge {
         const float base = base_of(largest);
         return {largest, a.sum * exp_of(a.largest - base) + b.sum * exp_of(b.largest - base)};
     }
+    // Of the lanes of a warp: the maximum of all first, then one exponential a lane.
+    template <int kLanes>
+    static LogSum lanes(LogSum mine) {
+        const float largest = Larger::lanes<kLanes>(mine.largest);
+        return {largest, Add::lanes<kLanes>(mine.sum * exp_of(mine.largest - base_of(largest)))};
+    }
 };
 
 // One more pack, online: the sum so far is rescaled when the maximum grows. A NaN makes the sum NaN.
 template <int kVec>
 void take(LogSum& so_far, const float (&value)[kVec]) {
-    float largest = so_far.largest;
+    constexpr int kChains = kVec < 2 ? 1 : 2;  // no operation waits for the one before it
+    float chain[kChains] = {so_far.largest};
+    if constexpr (kChains > 1) chain[1] = value[1];
 #pragma unroll
-    for (int j = 0; j < kVec; ++j) largest = fmaxf(largest, value[j]);
-    const float base = base_of(largest);
-    float sum = so_far.sum * exp_of(so_far.largest - base);
+    for (int j = 0; j < kVec; ++j) chain[j % kChains] = fmaxf(chain[j % kChains], value[j]);
+    const float largest = fmaxf(chain[0], chain[kChains - 1]), base = base_of(largest);
+    chain[kChains - 1] = 0.0f;
+    chain[0] = so_far.sum * exp_of(so_far.largest - base);
 #pragma unroll
-    for (int j = 0; j < kVec; ++j) sum += exp_of(value[j] - base);
-    so_far = {largest, sum};
+    for (int j = 0; j < kVec; ++j) chain[j % kChains] += exp_of(value[j] - base);
+    if constexpr (kChains > 1) chain[0] += chain[1];
+    so_far = {largest, chain[0]};
 }
 
 inline LogSum nothing() { return {-infinity(), 0.0f}; }
 
 // Maximum and sum of a row by two passes: the maximum of the whole row first.
 struct TwoPass {
-    template <int kGroup, typename Row>
+    template <class Row>
     static LogSum of(Row& row) {
         constexpr int kVec = Row::kVec;
         float largest = -infinity();
-        row.first([&](const float(&value)[kVec], unsigned) {
+        row.first([&](const float(&value)[kVec], int, int) {
 #pragma unroll
             for (int j = 0; j < kVec; ++j) largest = fmaxf(largest, value[j]);
         });
-        cluster_ready();
-        largest = row_reduce<kGroup, 0>(largest, Larger{});
+        largest = row_reduce<0>(row, largest, Larger{});
         const float base = base_of(largest);
-        float sum = 0.0f;
-        row.again([&](const float(&value)[kVec], unsigned) {
+        SplitSum<4> sum;
+        row.again([&](const float(&value)[kVec], int, int) {
 #pragma unroll
-            for (int j = 0; j < kVec; ++j) sum += exp_of(value[j] - base);
+            for (int j = 0; j < kVec; ++j) sum.of(j) += exp_of(value[j] - base);
         });
-        return {largest, row_reduce<kGroup, 1>(sum, Add{})};
+        return {largest, row_reduce<1>(row, sum.total(), Add{})};
     }
 };
 
 // Both in one pass.
 struct Online {
-    template <int kGroup, typename Row>
+    template <class Row>
     static LogSum of(Row& row) {
         LogSum total = nothing();
-        row.first([&](const float(&value)[Row::kVec], unsigned) { take(total, value); });
-        cluster_ready();
-        return row_reduce<kGroup, 0>(total, Merge{});
+        row.first([&](const float(&value)[Row::kVec], int, int) { take(total, value); });
+        return row_reduce<0>(row, total, Merge{});
     }
 };

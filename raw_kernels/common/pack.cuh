@@ -3,6 +3,8 @@
 #pragma once
 
 #include "common/formats.cuh"
+#include "ptx/async.cuh"
+#include "ptx/shared.cuh"
 
 // The register type of one access.
 template <int kBytes>
@@ -79,6 +81,16 @@ void store_pack(T* to, size_t index, const Pack<T, kCount>& pack) {
     }
 }
 
+// Asynchronously into shared memory: packs of 4, 8 or 16 bytes, from sm_80.
+template <typename T, int kCount>
+void copy_pack(Pack<T, kCount>* to, const T* from) {
+    constexpr int kBytes = Pack<T, kCount>::kBytes;
+    const unsigned there = ptx::shared_address(to);
+    if constexpr (kBytes == 16) ptx::cp_async_16(there, from, 16);
+    if constexpr (kBytes == 8) ptx::cp_async_8(there, from, 8);
+    if constexpr (kBytes == 4) ptx::cp_async_4(there, from, 4);
+}
+
 template <typename T, int kCount>
 void widen(const Pack<T, kCount>& pack, float (&value)[kCount]) {
     constexpr int kPerWord = 4 / sizeof(T);
@@ -92,9 +104,17 @@ template <typename T, int kCount>
 Pack<T, kCount> narrow(const float (&value)[kCount]) {
     constexpr int kPerWord = 4 / sizeof(T);
     Pack<T, kCount> pack{};
+    if constexpr (kPerWord == 2 && kCount % 2 == 0) {  // one instruction rounds two
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-        pack.word[j / kPerWord] |= code_of(from_acc<T>(value[j])) << (j % kPerWord * 8 * sizeof(T));
+        for (int i = 0; i < kCount / 2; ++i) {
+            pack.word[i] = code_of_two<T>(value[2 * i], value[2 * i + 1]);
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) {
+            pack.word[j / kPerWord] |= code_of(from_acc<T>(value[j]))
+                                       << (j % kPerWord * 8 * sizeof(T));
+        }
     }
     return pack;
 }
@@ -102,8 +122,7 @@ Pack<T, kCount> narrow(const float (&value)[kCount]) {
 // Values as T stores them.
 template <typename T, int kCount>
 void round_through(float (&value)[kCount]) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) value[j] = to_float(from_acc<T>(value[j]));
+    widen(narrow<T>(value), value);
 }
 
 // The compiler may not carry over what it derived from the pack before: it is unpacked again, which

@@ -2,9 +2,8 @@
 // cluster. All threads end with the same bits: partial results meet in an order that depends on
 // their places only, the lower place being the left operand.
 //
-// A result is any struct of 4-byte members; an operation is a function object over two of them.
-// Sync is left out after a use: each reduction of a kernel names a kSlot of its own, and a slot is
-// used once for each row (a row is a launch's only work for its block).
+// A result is any struct of 4-byte members; an operation is a function object over two of them, or
+// one that merges the lanes of a warp together (lanes<kLanes>).
 #pragma once
 
 #include "ptx/cluster.cuh"
@@ -20,12 +19,22 @@ constexpr int kCluster = 1;
 inline float infinity() { return __uint_as_float(0x7f800000u); }
 inline float not_a_number() { return __uint_as_float(0x7fffffffu); }
 
-struct Add {
-    float operator()(float a, float b) const { return a + b; }
-};
-
-struct Larger {
-    float operator()(float a, float b) const { return fmaxf(a, b); }
+// A thread's sum in kCount parts, added to in turns: no addition waits for the one before it.
+template <int kCount>
+struct SplitSum {
+    float part[kCount] = {};
+    float& of(int number) { return part[number % kCount]; }
+    float total() const {
+        float sum[kCount];
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) sum[i] = part[i];
+#pragma unroll
+        for (int width = kCount / 2; width > 0; width /= 2) {
+#pragma unroll
+            for (int i = 0; i < width; ++i) sum[i] += sum[i + width];
+        }
+        return sum[0];
+    }
 };
 
 // The value of the lane whose number differs in the bits of `mask`.
@@ -53,15 +62,21 @@ V warp_reduce(V value, Op op) {
     return value;
 }
 
-// Over the kWarps warps of the block, one value a warp.
-template <int kWarps, int kSlot, typename V, typename Op>
-V block_reduce(V value, Op op) {
-    static_assert(kWarps <= 32 && (kWarps & (kWarps - 1)) == 0, "a power of two");
-    __shared__ V part[kWarps];
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
-    __syncthreads();
-    return warp_reduce<kWarps>(part[threadIdx.x % kWarps], op);
-}
+struct Add {
+    float operator()(float a, float b) const { return a + b; }
+    template <int kLanes>
+    static float lanes(float value) {
+        return warp_reduce<kLanes>(value, Add{});
+    }
+};
+
+struct Larger {
+    float operator()(float a, float b) const { return fmaxf(a, b); }
+    template <int kLanes>
+    static float lanes(float value) {
+        return warp_reduce<kLanes>(value, Larger{});
+    }
+};
 
 // A cluster's blocks must all run before one writes into another's shared memory: arrive when the
 // kernel starts, wait before the first reduction.
@@ -73,33 +88,45 @@ inline void cluster_ready() {
     if (kCluster > 1) ptx::cluster_wait();
 }
 
-// Over the blocks of the cluster, one value a block. Every block hands its value to all.
-template <int kSlot, typename V, typename Op>
-V cluster_reduce(V value, Op op) {
-    __shared__ V part[kCluster];
-    if (threadIdx.x < kCluster) {
-        const unsigned here = ptx::shared_address(&part[ptx::cluster_rank()]);
+// Over kGroup threads of this block (and as many of the other blocks of the cluster): every warp
+// hands its value to every block. Reductions of one kSlot use two places in turns: while one row's
+// is read by who is late, the next row's is written; the one after that has passed a barrier.
+template <int kGroup, int kSlot, typename V, typename Op>
+V group_reduce(V value, Op op, unsigned turn) {
+    value = Op::template lanes<(kGroup < 32 ? kGroup : 32)>(value);
+    if constexpr (kGroup > 32 || kCluster > 1) {
+        constexpr int kWarps = kGroup / 32, kParts = kWarps * kCluster;
+        static_assert(kWarps >= 1 && (kParts & (kParts - 1)) == 0, "a power of two of whole warps");
+        __shared__ V parts[2][kParts];
+        V* const part = parts[turn % 2];
+        const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if constexpr (kCluster > 1) {
+            if (lane < kCluster) {
+                const unsigned here = ptx::shared_address(part + ptx::cluster_rank() * kWarps + warp);
 #pragma unroll
-        for (int i = 0; i < int(sizeof(V) / 4); ++i) {
-            ptx::store_cluster(here + 4 * i, threadIdx.x,
-                               reinterpret_cast<const unsigned*>(&value)[i]);
+                for (int i = 0; i < int(sizeof(V) / 4); ++i) {
+                    ptx::store_cluster(here + 4 * i, lane,
+                                       reinterpret_cast<const unsigned*>(&value)[i]);
+                }
+            }
+            ptx::cluster_arrive();
+            ptx::cluster_wait();
+        } else {
+            if (lane == 0) part[warp] = value;
+            __syncthreads();
         }
-    }
-    ptx::cluster_arrive();
-    ptx::cluster_wait();
-    V total = part[0];
+        value = part[lane % kParts];
 #pragma unroll
-    for (int i = 1; i < kCluster; ++i) total = op(total, part[i]);
-    return total;
+        for (int i = 32; i < kParts; i += 32) value = op(value, part[lane + i]);
+        value = Op::template lanes<(kParts < 32 ? kParts : 32)>(value);
+    }
+    return value;
 }
 
-// Over a row's threads: kGroup of this block (and as many of the other blocks of the cluster).
-template <int kGroup, int kSlot, typename V, typename Op>
-V row_reduce(V value, Op op) {
-    value = warp_reduce<(kGroup < 32 ? kGroup : 32)>(value, op);
-    if constexpr (kGroup > 32) value = block_reduce<kGroup / 32, kSlot>(value, op);
-    if constexpr (kCluster > 1) value = cluster_reduce<kSlot>(value, op);
-    return value;
+// Over the threads of a row's team (common/row.cuh).
+template <int kSlot, class Row, typename V, typename Op>
+V row_reduce(const Row& row, V value, Op op) {
+    return group_reduce<Row::kGroup, kSlot>(value, op, row.turn);
 }
 
 // Whether any of the rows that share a warp (or this one row) is concerned; uniform where needed

@@ -1,143 +1,191 @@
-// Rows that are read once and gone over several times.
+// Rows that are read once and gone over several times, taken one after the other by teams of threads.
 //
-// A row belongs to kGroup threads of a block (of a cluster's blocks, where there is one); a block
-// of kGroup * kRows threads takes kRows rows. Thread t of a row's team takes packs t, t + team, ...
-// The first kRegs of them stay in its registers, the next kShared in its own places of shared
-// memory (no other thread touches them: no barrier), and what is left is read again, last in
-// and first out, so that it is found in L2.
+// A row belongs to kGroup threads of a block (of each block of a cluster, where there is one); a
+// block of kGroup * kRows threads takes kRows rows at a time. Thread t of a row's team takes packs
+// t, t + team, ... How they are kept until the last time is a type:
+//   Kept      the first kRegs packs of a thread stay in its registers, the next kShared in its own
+//             places of shared memory (no other thread touches them: no barrier), and what is left
+//             is read again, last in and first out, so that it is found in L2.
+//   Streamed  (common/stream.cuh) they wait in shared memory; the next rows are on their way.
+//   Ahead     (common/ahead.cuh) they are not kept: a row is gone over once.
 //
-// A Source says what a pack is: load() brings it, hold() makes what is kept of it, values() gives
-// the numbers.
+// A Source says what a pack is: load() brings it, values() gives the numbers. What is brought is made of
+// kArrays parts, packs of so many arrays.
 #pragma once
 
 #include "common/pack.cuh"
 #include "common/reduce.cuh"
 
-// Where a thread stands.
-template <int kGroup, int kRows>
-struct Place {
-    static_assert(kGroup <= 32 || kRows == 1, "rows of whole blocks: a block each");
-    static_assert(kCluster == 1 || kRows == 1, "rows of clusters: a cluster each");
-
-    size_t row;
-    bool inside;      // the row exists
-    unsigned member;  // this thread's number in the row's team
-    static constexpr unsigned kTeam = kGroup * kCluster;
-
-    explicit Place(int rows) {
-        const unsigned rank = kCluster > 1 ? ptx::cluster_rank() : 0;
-        row = size_t(blockIdx.x / kCluster) * kRows + threadIdx.x / kGroup;
-        inside = row < size_t(rows);
-        member = rank * kGroup + threadIdx.x % kGroup;
-    }
-};
-
 // A row of one array.
 template <typename T, int kVec>
 struct Plain {
-    static constexpr int kValues = kVec;
-    using Raw = Pack<T, kVec>;
-    using Held = Raw;
-    const T* row;
+    static constexpr int kValues = kVec, kArrays = 1;
+    using Part = Pack<T, kVec>;
+    using Raw = Part;
+    const T* x;
 
-    Raw load(unsigned index, bool once) const { return load_pack<T, kVec>(row, index, once); }
-    Held hold(const Raw& raw) const { return raw; }
-    void values(const Held& held, float (&value)[kVec]) const { widen(held, value); }
-    static void forget(Held& held) { forget_values(held); }
+    const T* array(int) const { return x; }
+    static Part& part(Raw& raw, int) { return raw; }
+    Raw load(size_t at, bool once) const { return load_pack<T, kVec>(x, at, once); }
+    void values(const Raw& raw, float (&value)[kVec]) const { widen(raw, value); }
+    static void forget(Raw& raw) { forget_values(raw); }
 };
 
-template <typename Source, int kThreads, unsigned kTeam, int kRegs, int kShared>
-struct Row {
-    static constexpr int kVec = Source::kValues;
-    static constexpr int kBatch = 4;  // loads in flight where packs do not stay in registers
-    static_assert(kShared % kBatch == 0, "whole batches");
+// A row has just the packs that are kept of one, so that none of them needs a branch; fewer; or more.
+enum Fit { kWhole, kWithin, kBeyond };
+
+// The rows of a team, and where a thread stands in it.
+template <class Source_, int kGroup_, int kRows, Fit kFit>
+struct Team {
+    static_assert(kGroup_ <= 32 || kRows == 1, "rows of whole blocks: a block each");
+    static_assert(kCluster == 1 || kRows == 1, "rows of clusters: a cluster each");
+    using Source = Source_;
     using Raw = typename Source::Raw;
-    using Held = typename Source::Held;
+    using Part = typename Source::Part;
+    static constexpr int kArrays = Source::kArrays;
+    static constexpr int kVec = Source::kValues, kGroup = kGroup_, kThreads = kGroup_ * kRows;
+    static constexpr int kTeam = kGroup_ * kCluster;
 
-    Source source;
-    unsigned member, packs;
-    Held kept[kRegs > 0 ? kRegs : 1];
+    const Source source;
+    const unsigned rows, step;
+    const int packs;   // of a row
+    const int member;  // this thread's number in the team
+    Part* const places;  // this thread's in shared memory; the threads' lie side by side
+    unsigned row;
+    unsigned turn = 0;  // rows before it
+    int here;           // packs of this row: none if there is no such row
 
-    // packs is 0 for a row that does not exist.
-    Row(const Source& from, unsigned first, unsigned count)
-        : source(from), member(first), packs(count) {}
+    Team(const Source& from, int count, int cols)
+        : source(from),
+          rows(count),
+          step(gridDim.x / kCluster * kRows),
+          packs(cols / kVec),
+          member((kCluster > 1 ? ptx::cluster_rank() : 0) * kGroup_ + threadIdx.x % kGroup_),
+          places(reinterpret_cast<Part*>(shared_places()) + threadIdx.x),
+          row(blockIdx.x / kCluster * kRows + threadIdx.x / kGroup_) {
+        here = inside() ? packs : 0;
+    }
 
-    // This thread's place i in shared memory; neighbours lie side by side.
-    static Held* place(int i) {
+    static uint4* shared_places() {
         extern __shared__ uint4 row_places[];
-        return reinterpret_cast<Held*>(row_places) + i * kThreads + threadIdx.x;
+        return row_places;
     }
 
-    unsigned index(unsigned i) const { return member + i * kTeam; }
+    // Whether there is a row for any of the block's teams: they go on together.
+    bool more() const { return row - threadIdx.x / kGroup < rows; }
+    bool inside() const { return row < rows; }
+    void next() {
+        row += step;
+        here = inside() ? packs : 0;
+        ++turn;
+    }
+
+    // This thread's i-th pack of a row.
+    int index(int i) const { return member + i * kTeam; }
+    bool has(int i) const {
+        if constexpr (kFit == kWhole) return kRows == 1 || inside();
+        return index(i) < here;
+    }
+    Raw load(int i, bool once) const { return source.load(size_t(row) * packs + index(i), once); }
 
     template <typename F>
-    void use(const Held& held, unsigned at, F& f) const {
+    void use(const Raw& raw, int i, F& f) const {
         float value[kVec];
-        source.values(held, value);
-        f(value, at);
+        source.values(raw, value);
+        f(value, index(i), i);
     }
 
-    // Reads the row: f(values, pack number) for each of this thread's packs.
-    template <typename F>
-    void first(F f) {
-        Raw raw[kRegs > 0 ? kRegs : 1];
+    Raw from_place(int i) const {
+        Raw raw;
 #pragma unroll
-        for (int i = 0; i < kRegs; ++i) {
-            if (index(i) < packs) raw[i] = source.load(index(i), true);
-        }
+        for (int a = 0; a < kArrays; ++a) Source::part(raw, a) = places[(i * kArrays + a) * kThreads];
+        return raw;
+    }
+    void to_place(int i, Raw raw) const {
 #pragma unroll
-        for (int i = 0; i < kRegs; ++i) {
-            if (index(i) < packs) {
-                kept[i] = source.hold(raw[i]);
-                use(kept[i], index(i), f);
+        for (int a = 0; a < kArrays; ++a) places[(i * kArrays + a) * kThreads] = Source::part(raw, a);
+    }
+};
+
+template <int kGroup, int kRows, int kRegs, int kShared, int kBlocksAnSm, Fit kFit>
+struct Kept {
+    static constexpr int kThreads = kGroup * kRows, kBlocks = kBlocksAnSm;
+
+    template <class Source>
+    struct Rows : Team<Source, kGroup, kRows, kFit> {
+        using Base = Team<Source, kGroup, kRows, kFit>;
+        using Raw = typename Base::Raw;
+        using Base::Base, Base::has, Base::load, Base::use;
+        static constexpr int kBatch = 4;  // loads in flight where packs do not stay in registers
+        static_assert(kShared % kBatch == 0, "whole batches");
+
+        Raw kept[kRegs > 0 ? kRegs : 1];
+
+        // Reads the row: f(values, pack number, how many of this thread's came before).
+        template <typename F>
+        void first(F f) {
+#pragma unroll
+            for (int i = 0; i < kRegs; ++i) {
+                if (has(i)) kept[i] = load(i, true);
+            }
+#pragma unroll
+            for (int i = 0; i < kRegs; ++i) {
+                if (has(i)) use(kept[i], i, f);
+            }
+#pragma unroll 1
+            for (int i = 0; i < kShared; i += kBatch) {
+                batch<true>(kRegs + i, [&](const Raw& raw, int n) {
+                    Base::to_place(n - kRegs, raw);
+                    use(raw, n, f);
+                });
+            }
+            if constexpr (kFit == kBeyond) {
+                for (int i = kRegs + kShared; has(i); i += kBatch) {
+                    batch<false>(i, [&](const Raw& raw, int n) { use(raw, n, f); });
+                }
             }
         }
-#pragma unroll 1
-        for (int i = 0; i < kShared; i += kBatch) {
-            batch<true>(index(kRegs + i), [&](const Held& held, int j, unsigned at) {
-                *place(i + j) = held;
-                use(held, at, f);
-            });
-        }
-        for (unsigned at = index(kRegs + kShared); at < packs; at += kBatch * kTeam) {
-            batch<false>(at, [&](const Held& held, int, unsigned v) { use(held, v, f); });
-        }
-    }
 
-    // Goes over it again.
-    template <typename F>
-    void again(F f) {
-        for (unsigned at = index(kRegs + kShared); at < packs; at += kBatch * kTeam) {
-            batch<true>(at, [&](const Held& held, int, unsigned v) { use(held, v, f); });
-        }
+        // Goes over it again.
+        template <typename F>
+        void again(F f) {
+            if constexpr (kFit == kBeyond) {
+                for (int i = kRegs + kShared; has(i); i += kBatch) {
+                    batch<true>(i, [&](const Raw& raw, int n) { use(raw, n, f); });
+                }
+            }
 #pragma unroll 1
-        for (int i = 0; i < kShared; i += kBatch) {
+            for (int i = 0; i < kShared; i += kBatch) {
+#pragma unroll
+                for (int j = 0; j < kBatch; ++j) {
+                    if (has(kRegs + i + j)) use(Base::from_place(i + j), kRegs + i + j, f);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < kRegs; ++i) {
+                Source::forget(kept[i]);
+                if (has(i)) use(kept[i], i, f);
+            }
+        }
+
+        // For the last time.
+        template <typename F>
+        void last(F f) {
+            again(f);
+        }
+
+      private:
+        template <bool kOnce, typename G>
+        void batch(int i, G g) const {
+            Raw raw[kBatch];
 #pragma unroll
             for (int j = 0; j < kBatch; ++j) {
-                const unsigned at = index(kRegs + i + j);
-                if (at < packs) use(*place(i + j), at, f);
+                if (has(i + j)) raw[j] = load(i + j, kOnce);
+            }
+#pragma unroll
+            for (int j = 0; j < kBatch; ++j) {
+                if (has(i + j)) g(raw[j], i + j);
             }
         }
-#pragma unroll
-        for (int i = 0; i < kRegs; ++i) {
-            Source::forget(kept[i]);
-            if (index(i) < packs) use(kept[i], index(i), f);
-        }
-    }
-
-  private:
-    template <bool kOnce, typename G>
-    void batch(unsigned at, G g) const {
-        Raw raw[kBatch];
-#pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
-            const unsigned v = at + j * kTeam;
-            if (v < packs) raw[j] = source.load(v, kOnce);
-        }
-#pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
-            const unsigned v = at + j * kTeam;
-            if (v < packs) g(source.hold(raw[j]), j, v);
-        }
-    }
+    };
 };

@@ -7,30 +7,30 @@
 // A row whose label is ignore_index has loss 0. A label outside 0 .. cols - 1 gives NaN and reads nothing.
 // Limits: cols a multiple of kVec; pointers aligned to 16 bytes.
 // Source: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018.
+#include "common/ahead.cuh"
 #include "common/logsum.cuh"
-#include "common/row.cuh"
 
-template <typename T, int kVec, int kGroup, int kRows>
-__global__ void __launch_bounds__(kGroup* kRows) GPULAB_CLUSTER_DIMS
+template <typename T, int kVec, class Hold>
+__global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_DIMS
     crossentropy_row(const T* __restrict__ x, const int* __restrict__ labels,
                      float* __restrict__ loss, float* __restrict__ lse, int rows, int cols,
                      int ignore_index) {
-    using Where = Place<kGroup, kRows>;
     cluster_begin();
-    const Where where(rows);
-    const T* start = x + where.row * cols;
-    Row<Plain<T, kVec>, kGroup * kRows, Where::kTeam, 0, 0> row(
-        {start}, where.member, where.inside ? unsigned(cols) / kVec : 0u);
+    typename Hold::template Rows<Plain<T, kVec>> row({x}, rows, cols);
+    cluster_ready();
+    for (; row.more(); row.next()) {
+        const bool writes = row.inside() && row.member == 0;
+        const int label = writes ? labels[row.row] : 0;
+        const bool valid = label >= 0 && label < cols;
+        const float target = writes && valid ? to_float(x[size_t(row.row) * cols + label]) : not_a_number();
 
-    const bool writes = where.inside && where.member == 0;
-    const int label = writes ? labels[where.row] : 0;
-    const bool valid = label >= 0 && label < cols;
-    const float target = writes && valid ? to_float(start[label]) : not_a_number();
-
-    const LogSum total = Online::of<kGroup>(row);
-    if (writes) {
-        const float log_sum = logf(total.sum);
-        lse[where.row] = total.largest + log_sum;
-        loss[where.row] = label == ignore_index ? 0.0f : (total.largest - target) + log_sum;
+        LogSum total = nothing();
+        row.once([&](const float(&value)[kVec], int, int) { take(total, value); });
+        total = row_reduce<0>(row, total, Merge{});
+        if (writes) {
+            const float log_sum = logf(total.sum);
+            lse[row.row] = total.largest + log_sum;
+            loss[row.row] = label == ignore_index ? 0.0f : (total.largest - target) + log_sum;
+        }
     }
 }

@@ -7,24 +7,23 @@
 // Limits: cols a multiple of kVec; pointers aligned to 16 bytes.
 // Source: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018.
 #include "common/logsum.cuh"
-#include "common/row.cuh"
+#include "common/stream.cuh"
 
-template <class Sum, typename T, typename Out, int kVec, int kGroup, int kRows, int kRegs, int kShared>
-__global__ void __launch_bounds__(kGroup* kRows) GPULAB_CLUSTER_DIMS
+template <class Sum, typename T, typename Out, int kVec, class Hold>
+__global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_DIMS
     logsoftmax_row(const T* __restrict__ x, Out* __restrict__ y, int rows, int cols) {
-    using Where = Place<kGroup, kRows>;
     cluster_begin();
-    const Where where(rows);
-    const size_t start = where.row * cols;
-    Row<Plain<T, kVec>, kGroup * kRows, Where::kTeam, kRegs, kShared> row(
-        {x + start}, where.member, where.inside ? unsigned(cols) / kVec : 0u);
-
-    const LogSum total = Sum::template of<kGroup>(row);
-    const float log_sum = logf(total.sum);
-    row.again([&](const float(&value)[kVec], unsigned at) {
-        float result[kVec];
+    typename Hold::template Rows<Plain<T, kVec>> row({x}, rows, cols);
+    cluster_ready();
+    for (; row.more(); row.next()) {
+        const LogSum total = Sum::of(row);
+        const float log_sum = logf(total.sum);
+        Out* const to = y + size_t(row.row) * cols;
+        row.last([&](const float(&value)[kVec], int at, int) {
+            float result[kVec];
 #pragma unroll
-        for (int j = 0; j < kVec; ++j) result[j] = (value[j] - total.largest) - log_sum;
-        store_pack(y + start, at, narrow<Out>(result));
-    });
+            for (int j = 0; j < kVec; ++j) result[j] = (value[j] - total.largest) - log_sum;
+            store_pack(to, at, narrow<Out>(result));
+        });
+    }
 }

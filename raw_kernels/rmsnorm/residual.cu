@@ -10,35 +10,36 @@
 // their float32 sum has no shorter exact form.
 //
 // Limits: cols a multiple of kVec; pointers aligned to 16 bytes.
-#include "common/row.cuh"
+#include "common/stream.cuh"
 
 constexpr float kShrink = 0x1p-80f;
 
 // Two rows and their sum in float32.
 template <typename T, int kVec>
 struct SumKept {
-    static constexpr int kValues = kVec;
+    static constexpr int kValues = kVec, kArrays = 2;
+    using Part = Pack<T, kVec>;
     struct Raw {
-        Pack<T, kVec> x, residual;
+        Part x, residual;
     };
-    using Held = Raw;
     const T* x;
     const T* residual;
 
-    Raw load(unsigned at, bool once) const {
+    const T* array(int a) const { return a == 0 ? x : residual; }
+    static Part& part(Raw& raw, int a) { return a == 0 ? raw.x : raw.residual; }
+    Raw load(size_t at, bool once) const {
         return {load_pack<T, kVec>(x, at, once), load_pack<T, kVec>(residual, at, once)};
     }
-    Held hold(const Raw& raw) const { return raw; }
-    void values(const Held& held, float (&value)[kVec]) const {
+    void values(const Raw& raw, float (&value)[kVec]) const {
         float other[kVec];
-        widen(held.x, value);
-        widen(held.residual, other);
+        widen(raw.x, value);
+        widen(raw.residual, other);
 #pragma unroll
         for (int j = 0; j < kVec; ++j) value[j] += other[j];
     }
-    static void forget(Held& held) {
-        forget_values(held.x);
-        forget_values(held.residual);
+    static void forget(Raw& raw) {
+        forget_values(raw.x);
+        forget_values(raw.residual);
     }
 };
 
@@ -46,63 +47,56 @@ struct SumKept {
 template <typename T, int kVec>
 struct SumRounded : SumKept<T, kVec> {
     using typename SumKept<T, kVec>::Raw;
-    using Held = Pack<T, kVec>;
 
-    Held hold(const Raw& raw) const {
-        float value[kVec];
+    void values(const Raw& raw, float (&value)[kVec]) const {
         SumKept<T, kVec>::values(raw, value);
-        return narrow<T>(value);
+        round_through<T>(value);
     }
-    void values(const Held& held, float (&value)[kVec]) const { widen(held, value); }
-    static void forget(Held& held) { forget_values(held); }
 };
 
-template <template <typename, int> class Sum, typename T, int kVec, int kGroup, int kRows, int kRegs,
-          int kShared>
-__global__ void __launch_bounds__(kGroup* kRows) GPULAB_CLUSTER_DIMS
+template <template <typename, int> class Sum, typename T, int kVec, class Hold>
+__global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_DIMS
     rmsnorm_residual(const T* __restrict__ x, const T* __restrict__ residual,
                      const T* __restrict__ weight, T* __restrict__ y, T* __restrict__ residual_out,
                      int rows, int cols, float eps) {
-    using Where = Place<kGroup, kRows>;
-    using From = Sum<T, kVec>;
+    using Row = typename Hold::template Rows<Sum<T, kVec>>;
     cluster_begin();
-    const Where where(rows);
-    const size_t start = where.row * cols;
-    Row<From, kGroup * kRows, Where::kTeam, kRegs, kShared> row(
-        From{x + start, residual + start}, where.member, where.inside ? unsigned(cols) / kVec : 0u);
-
-    float sum = 0.0f;
-    row.first([&](const float(&value)[kVec], unsigned at) {
-        store_pack(residual_out + start, at, narrow<T>(value));
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) sum = fmaf(value[j], value[j], sum);
-    });
+    Row row({x, residual}, rows, cols);
     cluster_ready();
-    sum = row_reduce<kGroup, 0>(sum, Add{});
-
-    float scale = 1.0f;
-    if (any_row<kGroup>(!(sum < infinity()))) {
-        if (!(sum < infinity())) scale = kShrink;
-        sum = 0.0f;
-        row.again([&](const float(&value)[kVec], unsigned) {
+    for (; row.more(); row.next()) {
+        const size_t start = size_t(row.row) * cols;
+        SplitSum<4> squares;
+        row.first([&](const float(&value)[kVec], int at, int) {
+            store_pack(residual_out + start, at, narrow<T>(value));
 #pragma unroll
-            for (int j = 0; j < kVec; ++j) {
-                const float small = value[j] * scale;
-                sum = fmaf(small, small, sum);
-            }
+            for (int j = 0; j < kVec; ++j) squares.of(j) = fmaf(value[j], value[j], squares.of(j));
         });
-        sum = row_reduce<kGroup, 1>(sum, Add{});
-    }
-    const float rstd = 1.0f / sqrtf(sum / float(cols) + eps * scale * scale);
+        float sum = row_reduce<0>(row, squares.total(), Add{});
 
-    row.again([&](const float(&value)[kVec], unsigned at) {
-        float normal[kVec], factor[kVec];
-        widen(load_pack<T, kVec>(weight, at, false), factor);
+        float scale = 1.0f;
+        if (any_row<Row::kGroup>(!(sum < infinity()))) {
+            if (!(sum < infinity())) scale = kShrink;
+            sum = 0.0f;
+            row.again([&](const float(&value)[kVec], int, int) {
 #pragma unroll
-        for (int j = 0; j < kVec; ++j) normal[j] = value[j] * scale * rstd;
-        round_through<T>(normal);
+                for (int j = 0; j < kVec; ++j) {
+                    const float small = value[j] * scale;
+                    sum = fmaf(small, small, sum);
+                }
+            });
+            sum = row_reduce<1>(row, sum, Add{});
+        }
+        const float rstd = 1.0f / sqrtf(sum / float(cols) + eps * scale * scale);
+
+        row.last([&](const float(&value)[kVec], int at, int) {
+            float normal[kVec], factor[kVec];
+            widen(load_pack<T, kVec>(weight, at, false), factor);
 #pragma unroll
-        for (int j = 0; j < kVec; ++j) normal[j] *= factor[j];
-        store_pack(y + start, at, narrow<T>(normal));
-    });
+            for (int j = 0; j < kVec; ++j) normal[j] = value[j] * scale * rstd;
+            round_through<T>(normal);
+#pragma unroll
+            for (int j = 0; j < kVec; ++j) normal[j] *= factor[j];
+            store_pack(y + start, at, narrow<T>(normal));
+        });
+    }
 }

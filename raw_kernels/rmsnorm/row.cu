@@ -10,53 +10,51 @@
 //
 // Limits: cols a multiple of kVec; pointers aligned to 16 bytes.
 // Source: B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
-#include "common/row.cuh"
+#include "common/stream.cuh"
 
 constexpr float kShrink = 0x1p-80f;
 
-template <typename T, typename W, int kVec, int kGroup, int kRows, int kRegs, int kShared>
-__global__ void __launch_bounds__(kGroup* kRows) GPULAB_CLUSTER_DIMS
+template <typename T, typename W, int kVec, class Hold>
+__global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_DIMS
     rmsnorm_row(const T* __restrict__ x, const W* __restrict__ weight, W* __restrict__ y, int rows,
                 int cols, float eps) {
-    using Where = Place<kGroup, kRows>;
-    using From = Plain<T, kVec>;
+    using Row = typename Hold::template Rows<Plain<T, kVec>>;
     cluster_begin();
-    const Where where(rows);
-    const size_t start = where.row * cols;
-    Row<From, kGroup * kRows, Where::kTeam, kRegs, kShared> row(
-        From{x + start}, where.member, where.inside ? unsigned(cols) / kVec : 0u);
-
-    float sum = 0.0f;
-    row.first([&](const float(&value)[kVec], unsigned) {
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) sum = fmaf(value[j], value[j], sum);
-    });
+    Row row({x}, rows, cols);
     cluster_ready();
-    sum = row_reduce<kGroup, 0>(sum, Add{});
-
-    float scale = 1.0f;
-    if (any_row<kGroup>(!(sum < infinity()))) {
-        if (!(sum < infinity())) scale = kShrink;
-        sum = 0.0f;
-        row.again([&](const float(&value)[kVec], unsigned) {
+    for (; row.more(); row.next()) {
+        SplitSum<4> squares;
+        row.first([&](const float(&value)[kVec], int, int) {
 #pragma unroll
-            for (int j = 0; j < kVec; ++j) {
-                const float small = value[j] * scale;
-                sum = fmaf(small, small, sum);
-            }
+            for (int j = 0; j < kVec; ++j) squares.of(j) = fmaf(value[j], value[j], squares.of(j));
         });
-        sum = row_reduce<kGroup, 1>(sum, Add{});
-    }
-    const float rstd = 1.0f / sqrtf(sum / float(cols) + eps * scale * scale);
+        float sum = row_reduce<0>(row, squares.total(), Add{});
 
-    row.again([&](const float(&value)[kVec], unsigned at) {
-        float normal[kVec], factor[kVec];
-        widen(load_pack<W, kVec>(weight, at, false), factor);
+        float scale = 1.0f;
+        if (any_row<Row::kGroup>(!(sum < infinity()))) {
+            if (!(sum < infinity())) scale = kShrink;
+            sum = 0.0f;
+            row.again([&](const float(&value)[kVec], int, int) {
 #pragma unroll
-        for (int j = 0; j < kVec; ++j) normal[j] = value[j] * scale * rstd;
-        round_through<W>(normal);
+                for (int j = 0; j < kVec; ++j) {
+                    const float small = value[j] * scale;
+                    sum = fmaf(small, small, sum);
+                }
+            });
+            sum = row_reduce<1>(row, sum, Add{});
+        }
+        const float rstd = 1.0f / sqrtf(sum / float(cols) + eps * scale * scale);
+
+        W* const to = y + size_t(row.row) * cols;
+        row.last([&](const float(&value)[kVec], int at, int) {
+            float normal[kVec], factor[kVec];
+            widen(load_pack<W, kVec>(weight, at, false), factor);
 #pragma unroll
-        for (int j = 0; j < kVec; ++j) normal[j] *= factor[j];
-        store_pack(y + start, at, narrow<W>(normal));
-    });
+            for (int j = 0; j < kVec; ++j) normal[j] = value[j] * scale * rstd;
+            round_through<W>(normal);
+#pragma unroll
+            for (int j = 0; j < kVec; ++j) normal[j] *= factor[j];
+            store_pack(to, at, narrow<W>(normal));
+        });
+    }
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.kernels import numba_row
+from gpulab.kernels import numba_row, numba_sweep
 from gpulab.kernels.crossentropy.row import FORMATS, SOURCE, params
 from gpulab.kernels.numba_logsum import fold
 from gpulab.kernels.numba_pack import pack
@@ -25,7 +25,7 @@ def _make(variant: Variant, chosen: numba_row.Layout) -> Callable[..., Any]:
     one, warps, width = pack(variant.format, 1), chosen.threads // 32, np.uint64(chosen.vec)
     load, values = one.load, one.values
     take, whole = fold(kit)
-    read = numba_row.walk(kit, kit.plain, take)
+    read = numba_sweep.first(kit, kit.plain, take)
     nan = np.float32(np.nan)
 
     def crossentropy_online(

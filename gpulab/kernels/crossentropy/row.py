@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.kernels.row_kernel import ROWS_COLS, RowKernel, declare, variants
-from gpulab.kernels.row_shape import STREAMING
+from gpulab.kernels.row_tables import ONCE
 from gpulab.registry import Param, Variant
 
 FORMATS = (("fp32", "fp32"), ("fp16", "fp32"), ("bf16", "fp32"))
@@ -27,8 +27,8 @@ declare(
     "online",
     RowKernel(
         "crossentropy/row.cu",
-        "crossentropy_row<{T}, {vec}, {group}, {rows}>",
-        STREAMING,
+        "crossentropy_row<{T}, {vec}, {hold}>",
+        ONCE,
         weights=False,
     ),
     idea="log-sum-exp in one pass; nothing as wide as the logits is written",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.kernels import numba_row
+from gpulab.kernels import numba_row, numba_sweep
 from gpulab.kernels.layernorm.row import SOURCES, params
 from gpulab.kernels.numba_row import Layout
 from gpulab.kernels.row_kernel import NORMS, variants
@@ -54,10 +54,10 @@ def _make(variant: Variant, chosen: Layout) -> Callable[..., Any]:
         store(y, start + at, narrow(values))
         return state
 
-    read = numba_row.walk(kit, kit.plain, sum_up)
-    sum_again = numba_row.again(kit, kit.plain, sum_up)
-    sum_what_is_left = numba_row.again(kit, kit.plain, sum_left)
-    finish = numba_row.again(kit, kit.plain, write)
+    read = numba_sweep.first(kit, kit.plain, sum_up)
+    sum_again = numba_sweep.again(kit, kit.plain, sum_up)
+    sum_what_is_left = numba_sweep.again(kit, kit.plain, sum_left)
+    finish = numba_sweep.again(kit, kit.plain, write)
 
     def layernorm_two_pass(
         x: Any, weight: Any, bias: Any, y: Any, rows: Any, cols: Any, eps: Any

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from gpulab.kernels.row_kernel import NORMS, ROWS_COLS, RowKernel, declare, variants
-from gpulab.kernels.row_shape import MOMENTS
+from gpulab.kernels.row_tables import TWO_PASS, WELFORD
 from gpulab.registry import Param, Variant
 
 SOURCES = {
     "two-pass": "T. Chan, G. Golub, R. LeVeque, The American Statistician 37(3), 1983",
     "welford": "B. Welford, Technometrics 4(3), 1962",
 }
-ENTRY = "layernorm_row<%s, {T}, {W}, {vec}, {shape}>"
+ENTRY = "layernorm_row<%s, {T}, {W}, {vec}, {hold}>"
 
 
 def params(variant: Variant) -> tuple[Param, ...]:
@@ -28,7 +28,7 @@ def params(variant: Variant) -> tuple[Param, ...]:
 declare(
     "layernorm",
     "two_pass",
-    RowKernel("layernorm/row.cu", ENTRY % "TwoPass", MOMENTS),
+    RowKernel("layernorm/row.cu", ENTRY % "TwoPass", TWO_PASS),
     idea="a first mean, then sums of what is left: nothing large cancels",
     order=10,
     rows=variants(NORMS, "two-pass"),
@@ -39,7 +39,7 @@ declare(
 declare(
     "layernorm",
     "welford",
-    RowKernel("layernorm/row.cu", ENTRY % "Welford", MOMENTS),
+    RowKernel("layernorm/row.cu", ENTRY % "Welford", WELFORD),
     idea="mean and variance in one pass over x - x[0]; partial ones merge",
     order=20,
     rows=variants(NORMS, "welford"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.kernels import numba_row
+from gpulab.kernels import numba_row, numba_sweep
 from gpulab.kernels.logsoftmax.row import SOURCE, params
 from gpulab.kernels.numba_logsum import fold
 from gpulab.kernels.row_kernel import SAME, variants
@@ -32,8 +32,8 @@ def _make(variant: Variant, chosen: numba_row.Layout) -> Callable[..., Any]:
         return state
 
     take, whole = fold(kit)
-    read = numba_row.walk(kit, kit.plain, take)
-    finish = numba_row.again(kit, kit.plain, write)
+    read = numba_sweep.first(kit, kit.plain, take)
+    finish = numba_sweep.again(kit, kit.plain, write)
 
     def logsoftmax_online(x: Any, y: Any, rows: Any, cols: Any) -> None:
         kept = cuda.shared.array(0, uint32, alignment=16)

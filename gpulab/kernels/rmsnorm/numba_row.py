@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.kernels import numba_row
+from gpulab.kernels import numba_row, numba_sweep
 from gpulab.kernels.numba_row import Layout, Source, Tools
 from gpulab.kernels.rmsnorm.row import KEPT, ROUNDED, SOURCE, params, residual_params
 from gpulab.kernels.row_kernel import NORMS, variants
@@ -20,9 +20,9 @@ SHRINK = np.float32(2.0**-80)
 
 
 def _pair(kit: Tools, rounded: bool) -> Source:
-    """X + residual of each pack; ``rounded``: as it is stored, and only that is kept."""
+    """X + residual of each pack; ``rounded``: as it is stored."""
     load, values, put, narrow = kit.x.load, kit.x.values, kit.x.put, kit.x.narrow
-    vec, store, inline = kit.layout.vec, kit.x.store, kit.inline
+    vec, copy, inline = kit.layout.vec, kit.copy, kit.inline
     other = np.uint64(kit.layout.threads * kit.layout.keep)
 
     @inline
@@ -33,17 +33,13 @@ def _pair(kit: Tools, rounded: bool) -> Source:
         return mine
 
     @inline
-    def fetch_sum(rows: Any, at: Any) -> Any:
-        return narrow(total(load(rows[0], at), load(rows[1], at)))
-
-    @inline
     def fetch_both(rows: Any, at: Any) -> Any:
         return load(rows[0], at), load(rows[1], at)
 
     @inline
-    def remember_both(kept: Any, at: Any, held: Any) -> None:
-        store(kept, at, held[0])
-        store(kept, other + at, held[1])
+    def copy_both(kept: Any, place: Any, rows: Any, at: Any) -> None:
+        copy(kept, place, rows[0], at)
+        copy(kept, other + place, rows[1], at)
 
     @inline
     def recall_both(kept: Any, at: Any) -> Any:
@@ -53,9 +49,12 @@ def _pair(kit: Tools, rounded: bool) -> Source:
     def values_of_both(held: Any) -> Any:
         return total(held[0], held[1])
 
-    if rounded:
-        return Source(fetch_sum, store, load, values)
-    return Source(fetch_both, remember_both, recall_both, values_of_both)
+    @inline
+    def values_as_stored(held: Any) -> Any:
+        return values(narrow(total(held[0], held[1])))
+
+    values_of = values_as_stored if rounded else values_of_both
+    return Source(fetch_both, copy_both, recall_both, values_of)
 
 
 def _parts(kit: Tools, source: Source) -> tuple[Function, Function, Function]:
@@ -91,9 +90,9 @@ def _parts(kit: Tools, source: Source) -> tuple[Function, Function, Function]:
         return state
 
     return (
-        numba_row.walk(kit, source, square),
-        numba_row.again(kit, source, small_square),
-        numba_row.again(kit, source, write),
+        numba_sweep.first(kit, source, square),
+        numba_sweep.again(kit, source, small_square),
+        numba_sweep.again(kit, source, write),
     )
 
 
@@ -143,7 +142,7 @@ def _make_residual(variant: Variant, chosen: Layout) -> Function:
             total = cuda.fma(values[j], values[j], total)
         return total, out, start
 
-    read = numba_row.walk(kit, source, keep_and_square)
+    read = numba_sweep.first(kit, source, keep_and_square)
 
     def rmsnorm_residual(
         x: Any,
@@ -206,4 +205,5 @@ numba_row.declare(
     rows=ROUNDED,
     params=residual_params,
     source=SOURCE,
+    arrays=2,
 )

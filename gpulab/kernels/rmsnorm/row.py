@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.kernels.row_kernel import NORMS, ROWS_COLS, SAME, RowKernel, declare, variants
-from gpulab.kernels.row_shape import PLAIN, TWO_ARRAYS
+from gpulab.kernels.row_tables import PLAIN, TWO_ARRAYS
 from gpulab.registry import Param, Variant
 
 SOURCE = 'B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019'
@@ -41,7 +41,7 @@ def residual_params(variant: Variant) -> tuple[Param, ...]:
 declare(
     "rmsnorm",
     "row",
-    RowKernel("rmsnorm/row.cu", "rmsnorm_row<{T}, {W}, {vec}, {shape}>", PLAIN),
+    RowKernel("rmsnorm/row.cu", "rmsnorm_row<{T}, {W}, {vec}, {hold}>", PLAIN),
     idea="the row is read once and stays in registers while its squares are summed",
     order=10,
     rows=variants(NORMS),
@@ -54,7 +54,7 @@ declare(
     "residual",
     RowKernel(
         "rmsnorm/residual.cu",
-        "rmsnorm_residual<SumKept, {T}, {vec}, {shape}>",
+        "rmsnorm_residual<SumKept, {T}, {vec}, {hold}>",
         TWO_ARRAYS,
         arrays=2,
     ),
@@ -68,7 +68,12 @@ declare(
 declare(
     "rmsnorm",
     "residual_rounded",
-    RowKernel("rmsnorm/residual.cu", "rmsnorm_residual<SumRounded, {T}, {vec}, {shape}>", PLAIN),
+    RowKernel(
+        "rmsnorm/residual.cu",
+        "rmsnorm_residual<SumRounded, {T}, {vec}, {hold}>",
+        TWO_ARRAYS,
+        arrays=2,
+    ),
     idea="the sum is rounded first: half of what must stay on the chip, another contract",
     order=21,
     rows=ROUNDED,

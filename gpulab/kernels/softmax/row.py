@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpulab.kernels.row_kernel import ROWS_COLS, SAME, RowKernel, declare, variants
-from gpulab.kernels.row_shape import FEWER_REGISTERS, PLAIN
+from gpulab.kernels.row_tables import EXPONENTIALS
 from gpulab.registry import Param, Variant
 
-ENTRY = "softmax_row<%s, {T}, {W}, {vec}, {shape}>"
+ENTRY = "softmax_row<%s, {T}, {W}, {vec}, {hold}>"
 SOURCE = 'M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018'
 
 
@@ -22,7 +22,7 @@ def params(variant: Variant) -> tuple[Param, ...]:
 declare(
     "softmax",
     "two_pass",
-    RowKernel("softmax/row.cu", ENTRY % "TwoPass", FEWER_REGISTERS),
+    RowKernel("softmax/row.cu", ENTRY % "TwoPass", EXPONENTIALS),
     idea="the maximum of the whole row first, then the sum of exponentials",
     order=10,
     rows=variants(SAME),
@@ -33,7 +33,7 @@ declare(
 declare(
     "softmax",
     "online",
-    RowKernel("softmax/row.cu", ENTRY % "Online", PLAIN),
+    RowKernel("softmax/row.cu", ENTRY % "Online", EXPONENTIALS),
     idea="maximum and sum in one pass: the sum is rescaled when the maximum grows",
     order=20,
     rows=variants(SAME),

@@ -18,12 +18,12 @@ def lines(variant: VariantLike, capability: Capability) -> tuple[Line, ...]:
         moments = (
             Line("shift", "first(x)", kind="exact"),
             Line("d", "x - shift"),
-            Line("c", "sum(d) / n", kind="sum", note="a running mean: c += (d - c) / count"),
+            Line("c", "sum(d) / n", kind="sum", note="pack by pack: c += (its mean - c) / packs"),
             Line(
                 "q",
                 "sum((d - c) * (d - c))",
                 kind="sum",
-                note="running: q += (d - c before) (d - c after)",
+                note="about the mean of each pack, and what merging moves it",
             ),
             Line("v", "q / n"),
         )

@@ -1,0 +1,85 @@
+"""Asynchronous copies into shared memory for Numba kernels, as inline PTX (from 8.0).
+
+The counterpart of ``raw_kernels/ptx/async.cuh``: Numba has no function for them.
+Source: PTX ISA, "cp.async", "cp.async.commit_group", "cp.async.wait_group".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+Function = Callable[..., Any]
+
+
+@lru_cache(maxsize=8)
+def copy(nbytes: int) -> Function:
+    """``copy(shared array, place, array, pack number)``: a pack of 4, 8 or 16 bytes."""
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    i64, kind = ir.IntType(64), "cg" if nbytes == 16 else "ca"
+    text = (
+        "{ .reg .u32 to; cvt.u32.u64 to, $0; "
+        f"cp.async.{kind}.shared.global [to], [$1], {nbytes}; }}"
+    )
+
+    def at(context: Any, builder: Any, array: Any, values: Any, space: int) -> Any:
+        data = context.make_array(array)(context, builder, values[0]).data
+        pack = ir.ArrayType(ir.IntType(8), nbytes)
+        place = builder.gep(builder.bitcast(data, pack.as_pointer()), [values[1]])
+        if space:
+            place = builder.addrspacecast(place, pack.as_pointer(space))
+        return builder.ptrtoint(place, i64)
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def start(typing_context: Any, kept: Any, place: Any, array: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            to = at(context, builder, signature.args[0], values[:2], 3)
+            source = at(context, builder, signature.args[2], values[2:], 0)
+            _emit(builder, text, "l,l", [to, source])
+            return context.get_dummy_value()
+
+        return types.void(kept, types.uint64, array, types.uint64), generate
+
+    function: Function = start
+    return function
+
+
+@lru_cache(maxsize=1)
+def commit() -> Function:
+    """Closes the group of the copies that this thread started since the last."""
+    return _instruction("cp.async.commit_group;")
+
+
+@lru_cache(maxsize=32)
+def wait(pending: int) -> Function:
+    """Waits until at most ``pending`` of this thread's newest groups are unfinished."""
+    return _instruction(f"cp.async.wait_group {pending};")
+
+
+def _instruction(text: str) -> Function:
+    from numba import types
+    from numba.extending import intrinsic
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def run(typing_context: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            _emit(builder, text, "", [])
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    function: Function = run
+    return function
+
+
+def _emit(builder: Any, text: str, operands: str, values: list[Any]) -> None:
+    """PTX that reads 64-bit operands and orders the accesses to memory around it."""
+    from llvmlite import ir
+
+    form = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * len(values))
+    constraints = ",".join(filter(None, [operands, "~{memory}"]))
+    builder.call(ir.InlineAsm(form, text, constraints, side_effect=True), values)

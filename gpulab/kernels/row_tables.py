@@ -1,0 +1,77 @@
+"""Which shape rows of which length take, by kind of kernel: measured with bf16 on an H200.
+
+The shapes are those that came nearest to the bandwidth of a copy of 64 MB (of a read, where rows
+are gone over once) at 4096, 8192, 32768, 131072 and 262144 columns of bf16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpulab.kernels.row_shape import Ahead, Kept, Packs, Shape, Streamed
+from gpulab.registry import Capability
+
+Table = Sequence[Shape]
+"""A row takes the first shape that the card can do and that holds it; the last takes any row."""
+
+SHORT: Table = tuple(Kept(1 << i, 4) for i in range(9))
+"""Four packs a thread: many rows an SM, which hide each other's barriers."""
+
+PLAIN: Table = (
+    *SHORT,
+    Streamed(512, 8, 3, blocks=2),
+    Streamed(512, 24, 6, blocks=1, regs=8),
+    Streamed(1024, 12, 3, blocks=1, regs=4, cluster=2),
+    Kept(512, 8),
+    Kept(256, 16, resident=512),
+    Kept(512, 16, resident=512),
+    Kept(1024, 4, 12),
+)
+"""Little is computed: the next rows' packs come while a row is written."""
+
+EXPONENTIALS: Table = (
+    *SHORT,
+    Kept(512, 8),
+    Kept(512, 16, resident=512),
+    Streamed(1024, 12, 3, blocks=1, regs=4),
+    Streamed(1024, 12, 3, blocks=1, regs=4, cluster=2),
+    Kept(1024, 4, 12),
+)
+"""As much is computed as moved; rows of 64 KB are best read when their turn comes."""
+
+MOMENTS: Table = (
+    Kept(512, 8),
+    Kept(512, 16, resident=512),
+    Kept(1024, 4, 12),
+    Kept(1024, 4, 12, cluster=2),
+    Kept(1024, 4, 12),
+)
+TWO_PASS: Table = (*SHORT, *MOMENTS)
+"""For LayerNorm, which reads two parameters a column besides: what is left of L1 is theirs."""
+
+WELFORD: Table = (
+    *(Kept(1 << i, 8, resident=768) for i in range(8)),
+    Streamed(512, 4, 2, blocks=2, regs=4),
+    *MOMENTS,
+)
+"""The same in one pass: the more packs a thread has, the fewer moments are to be merged."""
+
+TWO_ARRAYS: Table = (
+    *(Kept(1 << i, 4, resident=768) for i in range(9)),
+    Streamed(512, 8, 3, blocks=1),
+    Streamed(512, 8, 3, blocks=1, cluster=2),
+    Streamed(1024, 6, 3, blocks=1, regs=2, cluster=2),
+    Streamed(1024, 6, 3, blocks=1, regs=2, cluster=4),
+    Kept(512, 4, 4, resident=512),
+    Kept(1024, 2, 4),
+)
+"""For kernels that keep the packs of both addends."""
+
+ONCE: Table = (*(Ahead(1 << i, 16 << i) for i in range(9)), Ahead(512, 16384), Ahead(1024, 0))
+"""For kernels that go over a row once."""
+
+
+def shape(table: Table, row: Packs, capability: Capability) -> Shape:
+    """How the card takes such rows."""
+    found = [here for each in table if (here := each.on(capability, row)) is not None]
+    return next((each for each in found if row.count <= each.packs), found[-1])

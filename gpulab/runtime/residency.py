@@ -1,0 +1,84 @@
+"""How many blocks of a persistent kernel a card holds at once, and how many of them to launch."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+from gpulab.device_code import LaunchPlan
+
+_CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+
+
+class _Attribute(ctypes.Structure):
+    """``CUlaunchAttribute``: the value is a union of 64 bytes."""
+
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("pad", ctypes.c_int),
+        ("value", ctypes.c_uint * 16),
+    )
+
+
+class _Configuration(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+def clusters_at_once(function: int, plan: LaunchPlan) -> int | None:
+    """Clusters of a kernel that the whole card holds: they do not go across its GPCs.
+
+    Args:
+        function: the ``CUfunction``.
+        plan: its launch.
+
+    Returns:
+        None where the driver cannot tell.
+    """
+    attribute = _Attribute(id=_CLUSTER_DIMENSION)
+    attribute.value[0:3] = (plan.cluster, 1, 1)
+    wanted = _Configuration(
+        grid=(plan.cluster, 1, 1),
+        block=plan.block,
+        shared_bytes=plan.shared_bytes,
+        attributes=ctypes.pointer(attribute),
+        attribute_count=1,
+    )
+    count = ctypes.c_int()
+    ask = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters
+    status = ask(ctypes.byref(count), ctypes.c_void_p(function), ctypes.byref(wanted))
+    return count.value if status == 0 and count.value > 0 else None
+
+
+def blocks_along_x(
+    plan: LaunchPlan, multiprocessors: int, clusters: Callable[[], int | None]
+) -> int:
+    """Blocks to launch.
+
+    Args:
+        plan: of the kernel.
+        multiprocessors: of the card.
+        clusters: how many clusters it holds at once, asked only for kernels that have them.
+
+    Returns:
+        All of them; of a persistent kernel no more than are held at once, and with equal shares no
+        more than take the same number of turns.
+    """
+    if not plan.persistent:
+        return plan.grid[0]
+    wanted = plan.grid[0] // plan.cluster
+    held = multiprocessors * plan.blocks_an_sm // plan.cluster
+    if plan.cluster > 1:
+        held = min(held, clusters() or held)
+    if plan.equal_shares and wanted > held:
+        turns = -(-wanted // held)
+        held = -(-wanted // turns)
+    return min(wanted, held) * plan.cluster

@@ -1,0 +1,106 @@
+"""How rows are shared: every row length has a shape that each card can run."""
+
+import pytest
+
+from gpulab import arch, registry
+from gpulab.device_code import LaunchPlan
+from gpulab.kernels import row_tables
+from gpulab.kernels.row_shape import Kept, Packs, Streamed
+from gpulab.runtime.residency import blocks_along_x
+
+CAPABILITIES = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
+COLUMNS = [1, 2, 3, 255, 257, 1000, 4096, 5000, 16384, 50257, 131072, 262144, 1 << 20, 1 << 27]
+CASES = [
+    c
+    for op in ("rmsnorm", "layernorm", "softmax", "logsoftmax", "crossentropy")
+    for c in registry.cases(op)
+    if not c.variant.lesson and c.spec.name != "plain"
+]
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
+def test_a_launch_asks_for_no_more_than_the_card_has(capability):
+    card = arch.get(capability)
+    for case in CASES:
+        for cols in COLUMNS:
+            plan = case.spec.plan(case.variant, capability, {"rows": 7, "cols": cols})
+            threads = plan.block[0]
+            assert 32 <= threads <= 1024
+            assert plan.shared_bytes <= card.shared_per_block_bytes
+            assert plan.grid[0] % plan.cluster == 0
+            assert plan.cluster == 1 or capability >= (9, 0)
+            if plan.persistent:
+                assert plan.blocks_an_sm * threads <= card.max_threads_per_sm
+                taken = plan.shared_bytes + card.shared_reserved_bytes
+                assert plan.blocks_an_sm * taken <= card.shared_per_sm_bytes
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 9), (9, 0)], ids=str)
+@pytest.mark.parametrize("table", ["PLAIN", "EXPONENTIALS", "TWO_PASS", "WELFORD", "TWO_ARRAYS"])
+def test_a_row_stays_on_the_chip_or_its_rest_is_known(table, capability):
+    """What is kept of a row is all of it, or the kernel is told that there is a rest."""
+    kept_bytes = 32 if table == "TWO_ARRAYS" else 16
+    for count in (1, 7, 512, 513, 4096, 4097, 16384, 32768, 32769, 1 << 20):
+        for words in (True, False):
+            row = Packs(8, count, words, kept_bytes)
+            shape = row_tables.shape(getattr(row_tables, table), row, capability)
+            if isinstance(shape, Kept):
+                assert (shape.fit == "kBeyond") == (count > shape.packs)
+            assert (shape.fit == "kWhole") <= (count == shape.packs)
+            if isinstance(shape, Streamed):
+                assert count <= shape.packs
+                assert words
+                assert capability >= ((9, 0) if shape.cluster > 1 else (8, 0))
+                batch = next(b for b in (4, 2, 1) if shape.shared % b == 0)
+                assert shape.ring * batch >= shape.shared, "the ring holds a row"
+
+
+def test_every_branch_free_lot_of_a_row_is_there():
+    """A row that is gone over once has no check where it is a multiple of two lots of 4 packs."""
+    for count in (512, 1024, 520, 4096, 16384, 32768):
+        shape = row_tables.shape(row_tables.ONCE, Packs(8, count, True, 16), (9, 0))
+        assert (shape.fit == "kWhole") == (count % (8 * shape.group) == 0)
+    assert row_tables.shape(row_tables.ONCE, Packs(8, 520, True, 16), (9, 0)).fit == "kWithin"
+
+
+def plan(blocks, cluster=1, persistent=True, an_sm=1, equal=False):
+    return LaunchPlan(
+        (blocks, 1, 1),
+        (256, 1, 1),
+        persistent=persistent,
+        cluster=cluster,
+        blocks_an_sm=an_sm,
+        equal_shares=equal,
+    )
+
+
+def never():
+    raise AssertionError("only clusters are asked for")
+
+
+def test_a_launch_that_is_not_persistent_has_all_its_blocks():
+    assert blocks_along_x(plan(5000, persistent=False), 132, never) == 5000
+
+
+@pytest.mark.parametrize(
+    ("given", "blocks"),
+    [
+        (plan(100), 100),
+        (plan(1000), 132),
+        (plan(1000, an_sm=2), 264),
+        (plan(1000, an_sm=2, equal=True), 250),  # four turns: 264 would leave 56 idle in the last
+        (plan(264, an_sm=2, equal=True), 264),
+        (plan(265, an_sm=2, equal=True), 133),
+    ],
+)
+def test_a_persistent_launch_has_what_the_card_holds(given, blocks):
+    assert blocks_along_x(given, 132, never) == blocks
+
+
+@pytest.mark.parametrize(
+    ("at_once", "equal", "blocks"),
+    [(33, False, 132), (30, False, 120), (40, False, 132), (None, False, 132), (30, True, 104)],
+)
+def test_clusters_are_no_more_than_fit_into_the_gpcs(at_once, equal, blocks):
+    """128 clusters of 4 on 132 multiprocessors: 33, or what the card holds; five turns of 26."""
+    assert blocks_along_x(plan(512, cluster=4, equal=equal), 132, lambda: at_once) == blocks

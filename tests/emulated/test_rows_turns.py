@@ -1,0 +1,58 @@
+"""Row kernels whose blocks take row after row, which a launch of a block a row does not show."""
+
+from dataclasses import replace
+
+import pytest
+from row_runs import HONEST, case
+
+from gpulab import ops
+from gpulab.lab.runner import KernelRunner
+from gpulab.runtime.emulated import EmulatedDevice
+
+HOPPER = (9, 0)
+FP32 = [c for c in HONEST if c.spec.backend == "raw" and c.variant.format == "fp32"]
+LOOPING = [c for c in FP32 if c.spec.name != "plain"]
+
+
+def outputs(one, dims, blocks=None, sanitize=False):
+    """Bytes of the outputs, of a launch of so many blocks."""
+    if blocks is not None:
+        plan = replace(one.spec.plan(one.variant, HOPPER, dims), grid=(blocks, 1, 1))
+        one = replace(one, spec=replace(one.spec, plan=lambda *_: plan))
+    stored = ops.get(one.spec.op).stored_inputs(one.variant, dims, "normal", 0)
+    runner = KernelRunner(one, EmulatedDevice(HOPPER, sanitize=sanitize), dims)
+    return {name: a.tobytes() for name, a in runner(stored, poison=0x5A).outputs.items()}
+
+
+def taken(one, dims):
+    """The instantiation and the blocks of a row."""
+    plan = one.spec.plan(one.variant, HOPPER, dims)
+    return one.spec.build(one.variant, HOPPER, dims).entry, plan.cluster
+
+
+@pytest.mark.parametrize("one", LOOPING, ids=lambda c: f"{c.spec.op}-{c.spec.name}")
+def test_a_block_that_takes_several_rows_gives_the_bits_of_a_block_a_row(one):
+    dims = {"rows": 5, "cols": 4100}
+    assert outputs(one, dims) == outputs(one, dims, blocks=2)
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "cols", "shape", "cluster"),
+    [
+        ("rmsnorm", "row", 4100, "Streamed<512, 1, 8, 3, 0, 2, kWithin>", 1),
+        ("rmsnorm", "row", 16384, "Streamed<512, 1, 8, 3, 0, 2, kWhole>", 1),
+        ("rmsnorm", "residual", 20000, "Streamed<512, 1, 8, 3, 0, 1, kWithin>", 2),
+        ("layernorm", "welford", 6000, "Streamed<512, 1, 4, 2, 4, 2, kWithin>", 1),
+        ("crossentropy", "online", 2500, "Ahead<64, 1, 4, 16, kWithin>", 1),
+        ("crossentropy", "online", 500, "Ahead<8, 16, 4, 8, kWithin>", 1),
+    ],
+)
+def test_no_thread_races_another_while_rows_follow_each_other(op, name, cols, shape, cluster):
+    """Three turns of one block, or of one cluster, under the race detector."""
+    one = case(op, name, "fp32")
+    rows = 33 if "16, 4, 8" in shape else 3
+    dims = {"rows": rows, "cols": cols}
+    entry, blocks = taken(one, dims)
+    assert shape in entry
+    assert blocks == cluster
+    assert outputs(one, dims) == outputs(one, dims, blocks=cluster, sanitize=True)
