@@ -1,15 +1,22 @@
-"""Every kernel of the lab under race detection: no alarm, at sizes that leave tails."""
+"""Every kernel of the lab under race detection: no alarm, at sizes that leave tails; and an alarm
+for each barrier and each wait that is taken out of one."""
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from gpulab import registry
+from gpulab.errors import FaultError
 from gpulab.formats import encode
+from gpulab.runtime import sources
+from gpulab.runtime.cache import Store
 from gpulab.runtime.device import POISONS
 from gpulab.runtime.emulated import EmulatedDevice
 
@@ -18,6 +25,8 @@ SIZES = {"m": 70, "n": 67, "k": 45, "batch": 1, "heads": 2, "kv_heads": 1, "seq_
     "seq_k": 70, "head_dim": 40, "causal": 1, "window": 0, "bias_planes": 2, "mask_planes": 1,
     "rows": 5, "cols": 301,
 }  # fmt: skip
+ALIGNED = SIZES | {"m": 72, "n": 80, "k": 96, "head_dim": 64}
+"""Rows that 16-byte accesses may read."""
 SCALARS = {"eps": np.float32(1e-5), "ignore_index": np.int32(-100)}
 LABELS = 40
 
@@ -29,21 +38,33 @@ def kernels() -> Iterator[registry.Case]:
         for case in registry.cases(op):
             spec, variant = case.spec, case.variant
             name = (op, spec.backend, spec.name)
-            if name in seen or variant.lesson or spec.build is None or not dims(case):
+            if name in seen or variant.lesson or spec.build is None or not dims(case, SIZES):
                 continue
-            if case.refusal(CAPABILITY, "emulated", dims(case)) is None:
+            if case.refusal(CAPABILITY, "emulated", dims(case, SIZES)) is None:
                 seen.add(name)
                 yield case
 
 
-def dims(case: registry.Case) -> dict[str, int]:
+def dims(case: registry.Case, sizes: dict[str, int]) -> dict[str, int]:
     params = case.spec.params(case.variant)
     named = {p.name for p in params if p.role == "dim"} | {d for p in params for d in p.dims}
-    return {name: SIZES[name] for name in named if name in SIZES}
+    return {name: sizes[name] for name in named if name in sizes}
 
 
-def inputs(param: registry.Param, storage: str, rng: np.random.Generator) -> Any:
-    shape = tuple(SIZES[d] for d in param.dims)
+def runs() -> Iterator[tuple[registry.Case, dict[str, int]]]:
+    """Each kernel; where aligned rows take other instructions, with them too."""
+    for case in kernels():
+        yield case, SIZES
+        build, variant = case.spec.build, case.variant
+        assert build is not None
+        at = [build(variant, CAPABILITY, dims(case, sizes)) for sizes in (SIZES, ALIGNED)]
+        if case.spec.backend == "raw" and at[0] != at[1]:
+            yield case, ALIGNED
+
+
+def inputs(
+    param: registry.Param, storage: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> Any:
     if param.dtype == np.int32:
         return rng.integers(0, LABELS, shape).astype(np.int32)
     if param.dtype == np.int8 and storage != "int8":
@@ -52,27 +73,111 @@ def inputs(param: registry.Param, storage: str, rng: np.random.Generator) -> Any
     return values.astype(np.float32) if param.dtype == np.float32 else encode(storage, values)
 
 
+def launch(case: registry.Case, sizes: dict[str, int], device: EmulatedDevice) -> None:
+    spec, variant, rng = case.spec, case.variant, np.random.default_rng(0)
+    assert spec.build is not None
+    assert spec.plan is not None
+    here = dims(case, sizes)
+    function = device.build(spec.build(variant, CAPABILITY, here), spec.params(variant))
+    arguments: list[Any] = []
+    for param in spec.params(variant):
+        shape = tuple(sizes[d] for d in param.dims)
+        if param.role == "out":
+            arguments.append(device.empty(shape, param.dtype, POISONS[0], param.name))
+        elif param.role == "in":
+            values = inputs(param, variant.format, shape, rng)
+            arguments.append(device.upload(values, param.name))
+        else:
+            arguments.append(sizes[param.name] if param.role == "dim" else SCALARS[param.name])
+    device.launch(function, spec.plan(variant, CAPABILITY, here), arguments)
+    device.free(*(a for a in arguments if hasattr(a, "handle")))
+
+
 def test_every_op_is_among_them() -> None:
     assert {case.spec.op for case in kernels()} == {spec.op for spec in registry.specs()}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", list(kernels()), ids=lambda case: f"{case.spec.op}-{case.label}")
-def test_no_alarm(case: registry.Case) -> None:
-    device = EmulatedDevice(CAPABILITY, sanitize=True)
-    spec, variant, rng = case.spec, case.variant, np.random.default_rng(0)
-    assert spec.build is not None
-    assert spec.plan is not None
-    here = dims(case)
-    function = device.build(spec.build(variant, CAPABILITY, here), spec.params(variant))
-    arguments: list[Any] = []
-    for param in spec.params(variant):
-        shape = tuple(SIZES[d] for d in param.dims)
-        if param.role == "out":
-            arguments.append(device.empty(shape, param.dtype, POISONS[0], param.name))
-        elif param.role == "in":
-            arguments.append(device.upload(inputs(param, variant.format, rng), param.name))
-        else:
-            arguments.append(SIZES[param.name] if param.role == "dim" else SCALARS[param.name])
-    device.launch(function, spec.plan(variant, CAPABILITY, here), arguments)
-    device.free(*(a for a in arguments if hasattr(a, "handle")))
+@pytest.mark.parametrize(
+    ("case", "sizes"),
+    [
+        pytest.param(c, s, id=f"{c.spec.op}-{c.label}{'-aligned' if s is ALIGNED else ''}")
+        for c, s in runs()
+    ],
+)
+def test_no_alarm(case: registry.Case, sizes: dict[str, int]) -> None:
+    launch(case, sizes, EmulatedDevice(CAPABILITY, sanitize=True))
+
+
+class Site(NamedTuple):
+    """A barrier or a wait, and the kernel whose run must miss it.
+
+    Args:
+        file: of the device code.
+        number: place among those of the file.
+        op: operation.
+        kernel: name.
+        sizes: at which.
+    """
+
+    file: str
+    number: int
+    op: str
+    kernel: str
+    sizes: dict[str, int]
+
+
+NEEDED = [
+    Site("matmul/simt.cu", 0, "matmul", "simt", SIZES),
+    Site("matmul/simt.cu", 1, "matmul", "simt", SIZES),
+    Site("matmul/blocked.cu", 0, "matmul", "blocked", SIZES),
+    Site("matmul/blocked.cu", 1, "matmul", "blocked", ALIGNED),
+    Site("matmul/mma_loop.cuh", 0, "matmul", "mma", SIZES),
+    Site("matmul/mma_loop.cuh", 1, "matmul", "mma", ALIGNED),
+    Site("matmul/mma_feed.cuh", 0, "matmul", "mma", ALIGNED),
+    Site("matmul/mma_feed.cuh", 1, "matmul", "mma_3xtf32", SIZES),
+    Site("attention/simt.cuh", 0, "attention", "simt", SIZES),
+    Site("attention/simt.cuh", 1, "attention", "simt", SIZES),
+    Site("attention/mma_walk.cuh", 0, "attention", "mma", ALIGNED),
+    Site("attention/mma_walk.cuh", 1, "attention", "mma", ALIGNED),
+    Site("attention/mma_walk.cuh", 2, "attention", "mma", ALIGNED),
+    Site("common/reduce.cuh", 0, "softmax", "two_pass", SIZES | {"cols": 9000}),  # many warps
+]
+NOT_MISSED = {
+    ("attention/mma_walk.cuh", 3): "nothing is read after the last wait",
+    ("common/reduce.cuh", 1): "of clusters, which capability 8.9 does not have",
+    ("common/reduce.cuh", 2): "of clusters",
+}
+_MEETING = re.compile(r"(?:__syncthreads\(\)|ptx::(?:cp_async|cluster)_wait(?:<[^;]*>)?\(\));")
+
+
+def meetings(file: str) -> list[tuple[int, int]]:
+    """Where the barriers and waits of a file stand, comments left out."""
+    text = re.sub(r"//[^\n]*", lambda c: " " * len(c[0]), (sources.root() / file).read_text())
+    return [found.span() for found in _MEETING.finditer(text)]
+
+
+def test_every_meeting_of_these_files_is_looked_at() -> None:
+    listed = {(site.file, site.number) for site in NEEDED} | set(NOT_MISSED)
+    assert listed == {(f, i) for f, _ in listed for i in range(len(meetings(f)))}
+
+
+@pytest.mark.parametrize("site", NEEDED, ids=lambda s: f"{s.file}-{s.number}")
+def test_a_barrier_or_wait_that_is_taken_out_is_missed(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, end = meetings(site.file)[site.number]
+    copy = shutil.copytree(sources.root(), tmp_path / "raw_kernels")
+    text = (copy / site.file).read_text()
+    (copy / site.file).write_text(f"{text[:begin]};{text[end:]}")
+    monkeypatch.setattr(sources, "root", lambda: copy)
+    (case,) = (c for c in kernels() if (c.spec.op, c.spec.name) == site[2:4] and _raw(c))
+    device = EmulatedDevice(CAPABILITY, sanitize=True, store=Store(tmp_path / "cache"))
+    with pytest.raises(FaultError) as raised:
+        launch(case, site.sizes, device)
+    assert raised.value.details["fault"] in ("race", "async_in_flight")
+    assert Path(raised.value.details["file"]).is_relative_to(copy)
+
+
+def _raw(case: registry.Case) -> bool:
+    return case.spec.backend == "raw"
