@@ -29,6 +29,7 @@ ALIGNED = SIZES | {"m": 72, "n": 80, "k": 96, "head_dim": 64}
 """Rows that 16-byte accesses may read."""
 LONG = SIZES | {"cols": 9000}
 """A row for many warps, which copy it ahead."""
+EACH = {"tails": SIZES, "aligned": ALIGNED, "long": LONG}
 SCALARS = {"eps": np.float32(1e-5), "ignore_index": np.int32(-100)}
 LABELS = 40
 
@@ -53,15 +54,16 @@ def dims(case: registry.Case, sizes: dict[str, int]) -> dict[str, int]:
     return {name: sizes[name] for name in named if name in sizes}
 
 
-def runs() -> Iterator[tuple[registry.Case, dict[str, int]]]:
-    """Each kernel; where aligned rows take other instructions, with them too."""
+def runs() -> Iterator[tuple[registry.Case, str]]:
+    """Each kernel; where another size takes other instructions, at that size too."""
     for case in kernels():
-        yield case, SIZES
         build, variant = case.spec.build, case.variant
         assert build is not None
-        at = [build(variant, CAPABILITY, dims(case, sizes)) for sizes in (SIZES, ALIGNED)]
-        if case.spec.backend == "raw" and at[0] != at[1]:
-            yield case, ALIGNED
+        plain = build(variant, CAPABILITY, dims(case, SIZES))
+        for name, sizes in EACH.items():
+            here = build(variant, CAPABILITY, dims(case, sizes))
+            if sizes is SIZES or (case.spec.backend == "raw" and here != plain):
+                yield case, name
 
 
 def inputs(
@@ -102,13 +104,10 @@ def test_every_op_is_among_them() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "sizes"),
-    [
-        pytest.param(c, s, id=f"{c.spec.op}-{c.label}{'-aligned' if s is ALIGNED else ''}")
-        for c, s in runs()
-    ],
+    [pytest.param(c, name, id=f"{c.spec.op}-{c.label}-{name}") for c, name in runs()],
 )
-def test_no_alarm(case: registry.Case, sizes: dict[str, int]) -> None:
-    launch(case, sizes, EmulatedDevice(CAPABILITY, sanitize=True))
+def test_no_alarm(case: registry.Case, sizes: str) -> None:
+    launch(case, EACH[sizes], EmulatedDevice(CAPABILITY, sanitize=True))
 
 
 class Site(NamedTuple):
