@@ -63,12 +63,17 @@ def environment(scratch: str) -> dict[str, str]:
     return {**kept, **one, "HOME": scratch, "GPULAB_CACHE_DIR": f"{scratch}/cache"}
 
 
-def raise_error(error: Mapping[str, Any]) -> None:
+def raise_error(error: Mapping[str, Any], folder: str) -> None:
     """Raise the error that a worker described.
+
+    Args:
+        error: as it sent it.
+        folder: where it ran: compilers put it before the name of the submission.
 
     Raises:
         GpulabError: of the kind it names.
     """
+    error = {k: v.replace(f"{folder}/", "") if isinstance(v, str) else v for k, v in error.items()}
     facts = {k: v for k, v in error.items() if k not in ("kind", "message", "fix", "exit_code")}
     kind = _KINDS.get(str(error.get("kind")))
     if error.get("kind") == DeviceMissingError.kind:
@@ -102,7 +107,7 @@ class Channel:
             start_new_session=True,
             pass_fds=pass_fds,
         )
-        self.deadline = 0.0
+        self.cwd, self.deadline = cwd, 0.0
 
     def ask(
         self, message: Message, arrays: Arrays | None, seconds: float, doing: str
@@ -129,7 +134,7 @@ class Channel:
         except (BrokenPipeError, WireError) as error:
             raise self._died(doing, error) from None
         if "error" in answer:
-            raise_error(answer["error"])
+            raise_error(answer["error"], self.cwd)
         return answer, found
 
     def _read(self, count: int) -> bytes:

@@ -6,6 +6,7 @@ stops a kernel that does not end.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ class LocalClient(Client):
         """One command."""
         answer, found = self.worker.answer(message, arrays or {})
         if "error" in answer:
-            raise_error(answer["error"])
+            raise_error(answer["error"], os.getcwd())
         return answer, found
 
     def python_to_ptx(

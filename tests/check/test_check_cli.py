@@ -88,6 +88,15 @@ def test_a_folder_gives_one_object_a_line_and_the_highest_code(folder):
     assert len((root / "gpulab-check.jsonl").read_text().splitlines()) == 4
 
 
+def test_a_fault_is_told_with_the_files_own_name(judged):
+    for isolated in (False, True):
+        result = judged(BAD / "out-of-bounds" / "no_guard.cu", isolated=isolated)
+        assert "at no_guard.cu:" in result.diagnosis.text
+        assert "/no_guard.cu" not in json.dumps(result.to_json()).replace(str(BAD), "").replace(
+            "/out-of-bounds/no_guard.cu", ""
+        )
+
+
 def test_junit_says_the_same(folder):
     suite = ElementTree.parse(folder[0] / "j.xml").getroot()
     assert suite.attrib["tests"] == "4"
