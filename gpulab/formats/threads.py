@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-_LEAST = 1 << 19
+LEAST = 1 << 19
 """Elements below which handing out work costs more than it saves."""
 MOST = 8
 """Threads at most: more of them wait for the interpreter lock rather than compute."""
@@ -39,7 +39,7 @@ def spread(work: Callable[[slice], Any], count: int, elements: int, grain: int =
     Returns:
         What the calls gave, in order.
     """
-    if elements < _LEAST or count <= grain or getattr(_inside, "yes", False):
+    if elements < LEAST or count <= grain or getattr(_inside, "yes", False):
         return [work(slice(0, count))]
     cores = workers()
     if cores == 1:
@@ -56,10 +56,10 @@ def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
 
     Args:
         work: called from several threads at the same time.
-        items: the parts; a single one is done here.
+        items: the parts; a single one is done here, and all where this is a part already.
     """
-    if len(items) == 1:
-        yield work(items[0])
+    if len(items) == 1 or getattr(_inside, "yes", False):
+        yield from map(work, items)
         return
     with ThreadPoolExecutor(workers(), initializer=_enter) as pool:
         yield from pool.map(work, items)
@@ -76,7 +76,7 @@ def together(elements: int, *makers: Callable[[], Any]) -> list[Any]:
         elements: numbers in all of it.
         makers: calls that share nothing they write.
     """
-    if elements < _LEAST:
+    if elements < LEAST:
         return [make() for make in makers]
     with ThreadPoolExecutor(len(makers)) as pool:
         return [made.result() for made in [pool.submit(make) for make in makers]]

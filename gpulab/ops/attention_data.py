@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.formats import decode, encode
+from gpulab.formats import decode, encode, threads
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.inputs import rounding_share
 from gpulab.numerics.reference import lines
@@ -125,21 +125,30 @@ class Data:
         return lines(self.dims["seq_q"], wanted, rng)
 
     def pieces(self, inputs: Inputs) -> Iterator[Piece]:
-        """The checked queries, a band at a time."""
+        """The checked queries, a band at a time; heads are worked out several at once."""
         d, (wanted, _, _) = self.dims, self.sample
         step = max(1, _BAND_SCORES // d["seq_k"])
-        for number in range(d["batch"] * d["heads"]):
+
+        def of(number: int) -> list[Piece]:
             queries = self._queries(number, wanted)
             stored = self.head(inputs.stored, number, queries)
             original = None
             if inputs.original is not None:
                 original = self.head(inputs.original, number, queries, stored=False)
+            found = []
             for first in range(0, len(queries), step):
                 part = slice(first, first + step)
                 mine = stored.rows(part)
                 right = answer(self.contract, mine, inputs.exact_sums)
                 r0 = right.out if original is None else exact(original.rows(part))[0]
-                yield Piece(mine, right, r0)
+                found.append(Piece(mine, right, r0))
+            return found
+
+        heads = range(d["batch"] * d["heads"])
+        at_once = threads.workers() if wanted * d["seq_k"] >= threads.LEAST else 1
+        for first in heads[::at_once]:  # what waits to be looked at stays in memory
+            for found in threads.each(of, heads[first : first + at_once]):
+                yield from found
 
     def head(
         self,

@@ -55,7 +55,7 @@ def test_many_threads_give_what_one_gives(monkeypatch, fmt, kind):
         return real(row, part, *rest)
 
     monkeypatch.setattr(codec, "_encode_float", noting)
-    monkeypatch.setattr(threads, "_LEAST", 1)
+    monkeypatch.setattr(threads, "LEAST", 1)
     monkeypatch.setattr(threads, "workers", lambda: 5)
     shared = encode(fmt, values)
     bits = f"u{shared.dtype.itemsize}"
@@ -67,7 +67,7 @@ def test_many_threads_give_what_one_gives(monkeypatch, fmt, kind):
 
 @pytest.mark.parametrize("count", [1, 7, 64, 65, 1000])
 def test_slices_are_all_of_it_once(monkeypatch, count):
-    monkeypatch.setattr(threads, "_LEAST", 1)
+    monkeypatch.setattr(threads, "LEAST", 1)
     monkeypatch.setattr(threads, "workers", lambda: 4)
     found = threads.spread(lambda part: (part.start, part.stop), count, 10**9, grain=16)
     assert [start for start, _ in found][1:] == [stop for _, stop in found][:-1]
@@ -80,7 +80,7 @@ def test_slices_are_all_of_it_once(monkeypatch, count):
 
 
 def test_errors_in_a_part_are_raised(monkeypatch):
-    monkeypatch.setattr(threads, "_LEAST", 1)
+    monkeypatch.setattr(threads, "LEAST", 1)
     monkeypatch.setattr(threads, "workers", lambda: 4)
     with pytest.raises(ZeroDivisionError):
         threads.spread(lambda part: 1 // (part.start - part.start), 100, 100)
