@@ -25,9 +25,9 @@ from gpulab.runtime.numba_ptx import compile_numba
 
 SIZE, UNALIGNED = 64, 33
 """Rows of a matrix that are aligned, for every capability, and rows that are not."""
-WIDE = 1 << 18
-"""A row for all threads of a block, of a cluster where there is one: reductions, shared memory.
-They do not depend on the formats, so that one variant of each kernel has this size too."""
+LONG = (9000, 1 << 17)
+"""Rows for all threads of a block, copied ahead or kept in shared memory, and for a cluster. What
+is new in them does not depend on the formats: one variant of each kernel has these sizes too."""
 EACH_KIND = ((7, 5), (9, 0), (12, 0))
 """Where the other sizes are compiled: the least code, the most, and the other front end's."""
 ASSEMBLED = ((7, 5), (8, 0), (9, 0))
@@ -62,7 +62,7 @@ def sizes(case: registry.Case, capability: Capability) -> Iterator[int]:
     if capability in EACH_KIND:
         yield UNALIGNED
         if "cols" in dims(case, SIZE) and case.variant is case.spec.variants[0]:
-            yield WIDE
+            yield from LONG
 
 
 def is_assembled_elsewhere(case: registry.Case, capability: Capability, size: int) -> bool:
