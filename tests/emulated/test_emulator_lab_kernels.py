@@ -110,7 +110,7 @@ def forms(function: str) -> frozenset[str]:
     named = re.search(r"\.(?:entry|func) (?:\([^)]*\) )?(\w+)", function)
     function = function.replace(named[1], "self") if named else function
     kept = "\n".join(x for x in function.split("\n") if not x.startswith(("\t.loc", "\t//")))
-    kept = re.sub(r"(%[a-z]+|\$L__BB)\d[\w<>]*", r"\1", kept)
+    kept = re.sub(r"(%[a-z]+|\$L__BB|_cudapy_smem_|__local_depot)\d[\w<>]*", r"\1", kept)
     kept = re.sub(r"\b(?:0[fFdDxX][0-9a-fA-F]+|\d+)\b", "0", kept)
     return frozenset(statement.strip() for statement in re.split("[;\n]", kept))
 
