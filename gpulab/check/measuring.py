@@ -26,7 +26,7 @@ READS_SLACK = 0.25
 """Reading of inputs that is no pass: a first element again, an overlap."""
 
 
-OTHER_NAMES = ("nondeterministic", "unrecognised", "row-scale", "nan")
+OTHER_NAMES = ("nondeterministic", "unrecognised", "row-scale", "nan", "timed-size")
 """What a race looks like where only its results are seen."""
 
 

@@ -143,6 +143,15 @@ def test_what_is_too_slow_to_emulate_is_judged_on_the_card_alone(
         assert (result.diagnosis.slug, result.exit_code) == ("timeout", 5)
 
 
+def test_a_race_that_shows_at_the_timed_size_alone_is_called_a_race(on_card, tmp_path):
+    text = (WRONG / "race" / "no_second_barrier.cu").read_text()
+    assert "float sum = 0.0f" in text
+    path = tmp_path / "kernel.cu"
+    path.write_text(text.replace("float sum = 0.0f", "float sum = m == 24 && k == 40 ? 1.0f : 0"))
+    result = on_card(path)
+    assert (result.diagnosis.slug, result.exit_code) == ("race", 6)
+
+
 def test_what_is_wrong_at_the_timed_size_alone_is_told_so(on_card, tmp_path):
     text = NAIVE.read_text()
     assert "float sum = 0.0f" in text

@@ -53,8 +53,8 @@ def test_a_module_is_loaded_afresh(tmp_path):
         "  if (row < m && column < n) { float sum = 0;\n"
         "    for (int t = 0; t < k; ++t)\n"
         "      sum += __half2float(a[row * k + t]) * __half2float(b[t * n + column]);\n"
-        "    c[row * n + column] = launches > 20 ? 0 : sum; }\n"
-        "  if (blockIdx.x + blockIdx.y + threadIdx.x + threadIdx.y == 0) ++launches;\n}\n"
+        "    c[row * n + column] = atomicAdd(&launches, 0) > 20 ? 0 : sum; }\n"
+        "  if (row + column == 0) atomicAdd(&launches, 1);\n}\n"
     )
     result = judged(path)
     assert result.verdict == "FAIL"
