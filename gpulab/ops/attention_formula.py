@@ -157,7 +157,9 @@ class Answer:
         lse: exact (r,).
         d_out: how far ``out`` may be off before its rounding.
         d_lse: likewise.
-        s: P |V|, the unit of errors of ``out``.
+        s: P |V|.
+        unit: of errors of ``out``, in which those of all queries are comparable: what the error of
+            each p_j may do to first order, and what happens to every sum.
     """
 
     out: Floats
@@ -165,6 +167,7 @@ class Answer:
     d_out: Floats
     d_lse: Floats
     s: Floats
+    unit: Floats
 
 
 def exact(head: Head) -> tuple[Floats, Floats]:
@@ -209,7 +212,32 @@ def answer(contract: AttentionContract, head: Head, exact_sums: bool = False) ->
         d_lse += U * (3.0 * SLACK + 12.0 + walk + 4.0 * largest + 2.0 * np.abs(found.lse))
     d[~np.isfinite(d)] = 0.0
     d_lse[~np.isfinite(d_lse)] = 0.0
-    return Answer(out, found.lse, d, d_lse, s)
+    return Answer(out, found.lse, d, d_lse, s, _unit(contract, head, found, relative, out, s))
+
+
+def _unit(
+    contract: AttentionContract,
+    head: Head,
+    found: Softmax,
+    relative: Floats,
+    out: Floats,
+    s: Floats,
+) -> Floats:
+    """See ``Answer`` (r, d).
+
+    To first order an error e_j of each p_j changes o by sum_j p_j e_j (v_j - o): what all keys have
+    in common cancels, and a query whose P is on one key errs little, whatever its scores. With
+    |e_j| <= E_j that is at most sqrt(sum p E^2) sqrt(sum p v^2 - o^2).
+    """
+    p, row = found.p, contract.probability_row
+    with np.errstate(invalid="ignore", over="ignore"):
+        squares = p @ (head.v * head.v)
+        spread = np.sqrt(np.maximum(squares - out * out, 0.0))
+        unit: Floats = np.sqrt((p * relative * relative).sum(axis=1, keepdims=True)) * spread
+        unit += (contract.output_row.unit_roundoff + U * (8.0 + np.sqrt(p.shape[1]))) * s
+        if row is not None:
+            unit += row.unit_roundoff * np.sqrt((p * p) @ (head.v * head.v))
+    return unit
 
 
 def _score_bound(contract: AttentionContract, head: Head, x: Floats) -> Floats:

@@ -81,7 +81,7 @@ def measure(
         got = of_piece(data, piece, outputs)
         _judge(found, data, piece, got, family.name)
         _contract(found, data, piece, got[0], tolerance, largest, family.name, asked)
-    found.check_rms(data.spread(family), "(got - R1) / (P |V|)", family.name)
+    found.check_rms(data.spread(family), "(got - R1) / unit", family.name)
     return found.result(family.name, data.seed, tolerance, largest)
 
 

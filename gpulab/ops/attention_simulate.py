@@ -132,9 +132,9 @@ def _weighted_sum(contract: AttentionContract, head: Head, e: Floats, steps: Ste
 
 
 def row_squares(got: Floats, right: Answer) -> Floats:
-    """Mean of ((got - exact) / (P |V|))^2 over each query (r,): errors of a row are not
+    """Mean of ((got - exact) / unit)^2 over each query (r,): errors of a row are not
     independent, since its probabilities are shared."""
-    z = relative_errors(got, right.out, right.s)
+    z = relative_errors(got, right.out, right.unit)
     squares: Floats = (z * z).mean(axis=1)
     return squares
 
@@ -145,5 +145,7 @@ def spread(contract: AttentionContract, heads: list[Head], answers: list[Answer]
     for head, right in zip(heads, answers, strict=True):
         parts.append(row_squares(simulate(contract, head)[0], right))
     square = np.concatenate(parts)
-    largest = max(float(np.sqrt(square.max(initial=0.0))), 0.5 * contract.output_row.unit_roundoff)
+    rounded = [a.s[a.unit > 0] / a.unit[a.unit > 0] for a in answers]
+    half = 0.5 * contract.output_row.unit_roundoff * max(x.max(initial=0.0) for x in rounded)
+    largest = max(float(np.sqrt(square.max(initial=0.0))), half)
     return Spread(float(square.mean()), float((square * square).mean()), largest, square.size)

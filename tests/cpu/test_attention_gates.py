@@ -89,6 +89,20 @@ def test_declared_rounding_of_p_passes():
     assert found.verdict == "PASS", found.reasons
 
 
+@pytest.mark.parametrize("seed", [0, 8, 32])
+def test_a_head_with_two_near_keys_among_heads_that_single_one_out_is_no_failure(seed):
+    """Scores up to 1000 of five keys: most heads put P on one key and err little. The middle one,
+    which no simulation saw, has two keys that share it, and its errors are those of its scores."""
+    d = dims(heads=3, kv_heads=3, seq_q=12, seq_k=5, head_dim=64)
+    found = judge(Row("fp32"), kernels.Kernel, d, families=["high"], seed=seed, effort="quick")
+    assert not [r for r in found.reasons if r.code == "rms"]
+    assert found.families[0].rms_fraction < 0.5
+    wrong = judge(
+        Row("fp32"), kernels.RoughProbabilities, d, families=["normal"], seed=seed, effort="quick"
+    )
+    assert "rms" in {r.code for r in wrong.reasons}
+
+
 def test_inputs_must_be_kept():
     class Writes(kernels.Kernel):
         def __call__(self, inputs, *, poison):
