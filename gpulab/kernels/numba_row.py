@@ -50,6 +50,7 @@ class Layout:
         arrays: rows read side by side (the residual's beside x).
         kept_bytes: shared memory of one kept pack.
         modern: the capability has asynchronous copies, and rounds to bf16 by twos.
+        resident: threads that an SM should hold.
     """
 
     vec: int
@@ -59,6 +60,7 @@ class Layout:
     arrays: int
     kept_bytes: int
     modern: bool
+    resident: int
 
     @property
     def batches(self) -> int:
@@ -68,7 +70,7 @@ class Layout:
     @property
     def bounds(self) -> tuple[int, int]:
         """Threads of a block and blocks of an SM."""
-        return self.threads, max(1, THREADS_AN_SM[self.rest] // self.threads)
+        return self.threads, max(1, self.resident // self.threads)
 
     @property
     def shared_bytes(self) -> int:
@@ -93,11 +95,14 @@ def layout(
             threads *= 2
     else:
         threads = max(threads, row_tables.shape(row_tables.ONCE, row, capability).group)
-    room = arch.get(capability).shared_per_block_bytes - row_shape.static_bytes(threads, 1)
+    card = arch.get(capability)
+    room = card.shared_per_block_bytes - row_shape.static_bytes(threads, 1)
     wanted = -(-row.count // threads)
     keep = min(wanted, room // (threads * row.kept_bytes)) if kept else 0
     rest, modern = keep < wanted, capability >= row_shape.ASYNC
-    return Layout(row.elements, threads, keep, rest, arrays, row.kept_bytes, modern)
+    held = min(card.max_threads_per_sm, card.max_blocks_per_sm * threads)
+    resident = min(THREADS_AN_SM[rest], held)
+    return Layout(row.elements, threads, keep, rest, arrays, row.kept_bytes, modern, resident)
 
 
 @dataclass(frozen=True)

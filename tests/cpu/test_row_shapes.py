@@ -26,6 +26,11 @@ def test_a_launch_asks_for_no_more_than_the_card_has(capability):
             plan = case.spec.plan(case.variant, capability, {"rows": 7, "cols": cols})
             threads = plan.block[0]
             assert 32 <= threads <= 1024
+            if case.spec.backend == "numba":
+                build = case.spec.build(case.variant, capability, {"rows": 7, "cols": cols})
+                assert build.bounds[0] == threads
+                assert build.bounds[1] * threads <= card.max_threads_per_sm
+                assert 1 <= build.bounds[1] <= card.max_blocks_per_sm
             assert plan.shared_bytes <= card.shared_per_block_bytes
             assert plan.grid[0] % plan.cluster == 0
             assert plan.cluster == 1 or capability >= (9, 0)
