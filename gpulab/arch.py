@@ -138,7 +138,7 @@ def get(capability: Capability) -> Arch:
     if capability < LOWEST:
         raise UsageError(
             f"compute capability {major}.{minor} is too old: the lab needs sm_75 or newer",
-            fix="use a card of compute capability 7.5 or newer, or the emulated device",
+            fix="give --capability 7.5 or newer; beside an older card, --device emulated",
         )
     below = [c for c in ARCHES if c[0] == major and c <= capability]
     if not below:
