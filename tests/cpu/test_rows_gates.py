@@ -197,7 +197,7 @@ def test_every_repeated_row_is_checked(monkeypatch):
 
 
 def test_a_power_below_the_normal_numbers_may_be_flushed_and_no_other():
-    """e^-87.337 is 0.9995 of 2^-126: 0 takes that share of D; e^-87.3 is above it, and 0 is wrong."""
+    """e^-87.337 is 0.9995 of 2^-126: 0 takes that share of D; e^-87.3 is above, and 0 is wrong."""
     contract = RowContract("softmax", "fp32", "fp32")
     x = np.array([[0.0, -87.337, -87.3, -110.0]])
     (right,) = ops.get("softmax").answers(contract, {"x": x})
