@@ -27,6 +27,11 @@ def table(head: str, lines: Iterable[Cells], left: int = 1) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (names, rules, *lines)) + "\n"
 
 
+def release(driver: str) -> str:
+    """``580.65.06``, also of records that say ``driver 580.65.06 (CUDA 13.0)``."""
+    return driver.removeprefix("driver ").partition(" ")[0]
+
+
 def places(records: Sequence[Record]) -> str:
     """Cards, drivers, compilers and dates of the records."""
 
@@ -34,7 +39,7 @@ def places(records: Sequence[Record]) -> str:
         around = record.get("environment") or record
         parts = (
             around.get("device_name"),
-            around.get("driver") and f"driver {around['driver']}",
+            around.get("driver") and f"driver {release(around['driver'])}",
             around.get("nvrtc") and f"NVRTC {around['nvrtc']}",
             around.get("date"),
         )

@@ -16,13 +16,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from gpulab.lab.render import case_name
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "docs" / "results" / "matmul.jsonl"
-SPEEDS = tuple(ROOT / "docs" / "results" / f"{name}.jsonl" for name in ("rows", "attention"))
+RESULTS = ROOT / "docs" / "results"
+MATMUL = (("matmul", 2048), ("matmul_large", 4096))
+"""Tables of square products: the file, the size; docs/performance.md has all sizes."""
+SPEEDS = tuple(RESULTS / f"{name}.jsonl" for name in ("rows", "attention"))
 """What ``gpulab bench`` of row operations and attention saved, each file from one run."""
-
-
-SHAPES = 2
-"""Shapes shown in README.md, the largest; all are in the file."""
 
 
 def between(text: str, name: str, body: str) -> str:
@@ -46,8 +44,9 @@ def cell(value: float | None, digits: int = 3) -> str:
 
 def heading(records: list[dict], file: Path) -> str:
     around = records[0]["environment"]
+    driver = around["driver"].removeprefix("driver ").partition(" ")[0]  # without CUDA's version
     return (
-        f"{around['device_name']}, driver {around['driver']}, NVRTC {around['nvrtc']}, "
+        f"{around['device_name']}, driver {driver}, NVRTC {around['nvrtc']}, "
         f"{around['date']} (`docs/results/{file.name}`).\n"
     )
 
@@ -95,32 +94,34 @@ def read(file: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def tables(records: list[dict]) -> str:
-    """One table a size: error beside speed, ratio to the library row of the same run."""
-    out = [heading(records, RESULTS)]
-    for shape in sorted({tuple(r["dims"].values()) for r in records})[-SHAPES:]:
-        out.append("\n" + " x ".join(map(str, shape)) + " (m x n x k)\n")
+def table(file: Path, size: int) -> str:
+    """Error beside speed, ratio to the library row of the same run."""
+    records = [r for r in read(file) if set(r["dims"].values()) == {size}]
+    if not records:
+        return ""
+    out = [heading(records, file), f"\n{size} x {size} x {size} (m x n x k)\n"]
+    out.append(
+        "| case | kernel | max abs err | gate frac | arith frac | time (ms) "
+        "| TFLOP/s | vs library | verdict |"
+    )
+    out.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
+    for r in records:
+        ratio = r.get("vs_library")
+        verdict = "FAIL (lesson)" if r["lesson"] and r["verdict"] == "FAIL" else r["verdict"]
         out.append(
-            "| case | kernel | max abs err | gate frac | arith frac | time (ms) "
-            "| TFLOP/s | vs library | verdict |"
+            f"| {case_name(r)} | {r['backend']}/{r['kernel']} "
+            f"| {cell(r['max_abs_err'])} | {cell(r['contract_gate']['fraction'])} "
+            f"| {cell(r['arithmetic_gate']['fraction'])} "
+            f"| {cell(r['time_ms']['median'] if r['time_ms'] else None, 4)} "
+            f"| {cell(r['tflops'], 4)} | {'-' if not ratio else format(ratio['ratio'], '.2f')} "
+            f"| {verdict} |"
         )
-        out.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
-        for r in (x for x in records if tuple(x["dims"].values()) == shape):
-            ratio = r.get("vs_library")
-            verdict = "FAIL (lesson)" if r["lesson"] and r["verdict"] == "FAIL" else r["verdict"]
-            out.append(
-                f"| {case_name(r)} | {r['backend']}/{r['kernel']} "
-                f"| {cell(r['max_abs_err'])} | {cell(r['contract_gate']['fraction'])} "
-                f"| {cell(r['arithmetic_gate']['fraction'])} "
-                f"| {cell(r['time_ms']['median'] if r['time_ms'] else None, 4)} "
-                f"| {cell(r['tflops'], 4)} | {'-' if not ratio else format(ratio['ratio'], '.2f')} "
-                f"| {verdict} |"
-            )
     return "\n".join(out) + "\n"
 
 
 def results() -> str:
-    parts = [tables(read(RESULTS))] if RESULTS.exists() else []
+    files = [(RESULTS / f"{name}.jsonl", size) for name, size in MATMUL]
+    parts = [table(file, size) for file, size in files if file.exists()]
     parts += [speed_tables(read(file), file) for file in SPEEDS if file.exists()]
     return "\n".join(parts) or "No results are committed.\n"
 

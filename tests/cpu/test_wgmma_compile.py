@@ -151,6 +151,9 @@ def test_the_choice_is_the_least_time() -> None:
     # One multiprocessor: four small tiles take 4 rounds of 1, one large one a round of 3.9.
     assert wgmma_tiles.choose(rows, dims, 2, 1) is slow
     assert wgmma_tiles.choose(rows, dims, 2, 4) is quick
+    for share, chosen in ((0.004, slow), (0.006, quick)):  # of what measuring resolves
+        near = ((slow, Cost(0.0, 1.0 + share)), (quick, Cost(0.0, 1.0)))
+        assert wgmma_tiles.choose(near, dims | {"m": 1, "n": 1}, 2, 132) is chosen
     assert rows[0][1].microseconds(quick, dims, 2, 1) == 9.0
 
 

@@ -124,6 +124,9 @@ CANDIDATES: tuple[Tile, ...] = (
 )
 """What ``gpulab bench tune`` measures."""
 
+RESOLUTION = 0.005
+"""Share by which times taken together must differ to be told apart."""
+
 COSTS_FILE = "wgmma_costs.json"
 """What it found, beside this module."""
 
@@ -145,7 +148,8 @@ PROMOTED = load_costs("promoted")
 def choose(
     tiles: tuple[tuple[Tile, Cost], ...], dims: Dims, itemsize: int, multiprocessors: int
 ) -> Tile:
-    """The tile whose launch takes the least time; the first of equals.
+    """The tile whose launch takes the least time, the first of those that differ by less than the
+    times were measured: the candidates that share what they load stand first.
 
     Args:
         tiles: candidates.
@@ -159,4 +163,5 @@ def choose(
         tile, measured = row
         return measured.microseconds(tile, dims, slabs, multiprocessors)
 
-    return min(tiles, key=cost)[0]
+    least = min(map(cost, tiles))
+    return next(row[0] for row in tiles if cost(row) <= least * (1 + RESOLUTION))
