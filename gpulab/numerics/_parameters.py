@@ -132,7 +132,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(_on(_H), _WG, "half", (16,), _F32, 16, 25, "recorded", _REC),
     Row(_on(_H), _WG, "half", (16,), _F16, 16, 25, *_assumed("as mma.sync")),
-    Row(_on(_H), _WG, "tf32", (8,), _F32, 8, 25, *_assumed("as mma.sync")),
+    Row(_on(_H), _WG, "tf32", (8,), _F32, 8, 25, "recorded", _REC),
     Row(
         *(_on(_H), _WG, "fp8", (32,), _F32, 32, 13, "recorded", _REC),
         short=True,
