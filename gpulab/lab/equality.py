@@ -36,8 +36,9 @@ ROW_SIZES: tuple[dict[str, int], ...] = (
     {"rows": 3, "cols": 1000},
     {"rows": 2, "cols": 4096},
     {"rows": 1, "cols": 40000},
+    {"rows": 9, "cols": 300},
 )
-"""One element, odd rows, rows in registers, rows that leave them."""
+"""One element, odd rows, rows in registers, rows that leave them, rows in which lessons show."""
 
 
 def _attention(**dims: int) -> dict[str, int]:

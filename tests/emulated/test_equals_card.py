@@ -47,11 +47,15 @@ def compare(key, chosen):
         assert mine["output_digest"] == line["output_digest"], line["dims"]
 
 
-@pytest.mark.parametrize("number", range(len(GROUPS)), ids=[" ".join(key) for key in GROUPS])
+VARIANTS = list(dict.fromkeys(key[:-1] for key in GROUPS))
+
+
+@pytest.mark.parametrize("number", range(len(VARIANTS)), ids=[" ".join(v) for v in VARIANTS])
 def test_bits_equal_the_cards(number):
-    """One size of every kernel, format and target; the sizes take turns."""
-    key = list(GROUPS)[number]
-    compare(key, [GROUPS[key][number % len(GROUPS[key])]])
+    """One target and size of every kernel and format; they take turns."""
+    mine = [key for key in GROUPS if key[:-1] == VARIANTS[number]]
+    key = mine[number % len(mine)]
+    compare(key, [GROUPS[key][number // len(mine) % len(GROUPS[key])]])
 
 
 @pytest.mark.whole
@@ -60,13 +64,14 @@ def test_all_bits_equal_the_cards(key):
     compare(key, GROUPS[key])
 
 
-WAITING: dict[str, tuple[str, ...] | None] = {
-    "matmul": (),
-    "attention": (),
-    "rmsnorm": ("residual", "residual_rounded", "half_sum", "early_rounding"),
-    **dict.fromkeys(("layernorm", "softmax", "logsoftmax", "crossentropy")),
+WAITING: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(SIZES, ()),
+    "rmsnorm": ("residual_rounded", "half_sum", "early_rounding"),
+    "softmax": ("index32",),
+    "crossentropy": ("log_of_softmax",),
 }
-"""Kernels not yet recorded on a card, all of them where it says None; any other must be."""
+"""Kernels not yet recorded on a card in every format (index32 shows at no size of these); any
+other must be."""
 
 
 @pytest.mark.parametrize("op", SIZES)
@@ -81,11 +86,7 @@ def test_every_kernel_was_recorded(op):
         key = (op, spec.name, spec.backend, v.format, v.accumulator, v.output, v.contract)
         if key not in recorded:
             missing.append(case)
-    waiting = WAITING[op]
-    if waiting is not None:
-        assert {case.spec.name for case in missing} == set(waiting)
-    else:
-        assert not any(key[0] == op for key in recorded)
+    assert {case.spec.name for case in missing} == set(WAITING[op])
     if missing:
         labels = ", ".join(case.label for case in missing)
         pytest.skip(f"{op}: no digests from a card yet for {labels}")
