@@ -119,6 +119,7 @@ class Kept(Group):
     cluster: int = 1
     resident: int = 1024
     fit: Fit = "kWithin"
+    turns = False
 
     @property
     def blocks(self) -> int:
@@ -166,6 +167,7 @@ class Streamed(Group):
         blocks: of an SM, of a card that has room for them.
         cluster: blocks of a row.
         regs: more packs of a thread, in registers.
+        turns: a block takes row after row; otherwise a block a row, of which an SM holds several.
         fit: of the rows.
     """
 
@@ -174,6 +176,7 @@ class Streamed(Group):
     blocks: int
     cluster: int = 1
     regs: int = 0
+    turns: bool = True
     fit: Fit = "kWithin"
 
     @property
@@ -196,6 +199,8 @@ class Streamed(Group):
             return None
         fits = card.shared_per_sm_bytes // (each + card.shared_reserved_bytes)
         blocks = min(self.blocks, fits, card.max_threads_per_sm // self.threads)
+        if blocks < 2 and not self.turns:  # nothing would be read while its one row is written
+            return None
         return replace(self, blocks=blocks, fit="kWhole" if row.count == self.packs else "kWithin")
 
     def cpp(self) -> str:
@@ -219,6 +224,7 @@ class Ahead(Group):
     resident: int = 1024
     fit: Fit = "kWithin"
     cluster = 1
+    turns = True
 
     @property
     def blocks(self) -> int:
@@ -248,7 +254,7 @@ def plan(chosen: Shape, dims: Dims, row: Packs) -> LaunchPlan:
         grid=(-(-dims["rows"] // chosen.rows) * chosen.cluster, 1, 1),
         block=(chosen.threads, 1, 1),
         shared_bytes=chosen.shared_bytes(row),
-        persistent=not isinstance(chosen, Kept),
+        persistent=chosen.turns,
         cluster=chosen.cluster,
         blocks_an_sm=chosen.blocks,
         equal_shares=True,

@@ -31,13 +31,14 @@ PLAIN: Table = (
 
 EXPONENTIALS: Table = (
     *SHORT,
+    Streamed(512, 8, 2, blocks=3, turns=False),
     Kept(512, 8),
     Kept(512, 16, resident=512),
     Streamed(1024, 12, 3, blocks=1, regs=4),
     Streamed(1024, 12, 3, blocks=1, regs=4, cluster=2),
     Kept(1024, 4, 12),
 )
-"""As much is computed as moved; rows of 64 KB are best read when their turn comes."""
+"""As much is computed as moved: three rows of 64 KB an SM, each a block's only one, drift apart."""
 
 MOMENTS: Table = (
     Kept(512, 8),

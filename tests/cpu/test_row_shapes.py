@@ -55,6 +55,7 @@ def test_a_row_stays_on_the_chip_or_its_rest_is_known(table, capability):
             if isinstance(shape, Streamed):
                 assert count <= shape.packs
                 assert words
+                assert shape.turns or shape.blocks > 1
                 assert capability >= ((9, 0) if shape.cluster > 1 else (8, 0))
                 batch = next(b for b in (4, 2, 1) if shape.shared % b == 0)
                 assert shape.ring * batch >= shape.shared, "the ring holds a row"
