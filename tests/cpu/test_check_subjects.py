@@ -1,6 +1,5 @@
 """What mistakes look like to the checker, on results of kernels in plain NumPy."""
 
-
 import attention_kernels
 import int4_kernels
 import numpy as np
