@@ -84,6 +84,7 @@ class Array:
 
 class Kernel:
     num_regs = 8
+    kernel = SimpleNamespace(ptr=7)  # the CUfunction
 
     def __init__(self, cupy, name):
         self.cupy, self.name = cupy, name

@@ -12,11 +12,17 @@ from gpulab.cli import main, session
 from gpulab.kernels.matmul import wgmma, wgmma_tiles
 from gpulab.kernels.matmul.wgmma_tiles import CANDIDATES, Tile
 from gpulab.registry import Case, specs
-from gpulab.runtime import cuda_clock, tensor_map
+from gpulab.runtime import cuda_clock, residency, tensor_map
 from gpulab.runtime.cache import Store
 from gpulab.runtime.cuda import CudaDevice
 from gpulab.runtime.summary import summarize
 from gpulab.runtime.timing import Timing
+
+
+@pytest.fixture(autouse=True)
+def no_driver(monkeypatch):
+    """That would say how many clusters fit."""
+    monkeypatch.setattr(residency, "clusters_at_once", lambda function, plan: None)
 
 
 def test_the_fit_finds_the_two_numbers():

@@ -11,7 +11,7 @@ from runtime_fakes import FakeCupy
 
 from gpulab.errors import DeviceMissingError, FaultError, UsageError
 from gpulab.registry import LaunchPlan, Param, RawBuild, TensorBox
-from gpulab.runtime import packing, tensor_map
+from gpulab.runtime import packing, residency, tensor_map
 from gpulab.runtime.cache import Store
 from gpulab.runtime.cuda import CudaDevice
 from gpulab.runtime.device import DeviceArray
@@ -170,12 +170,17 @@ def test_a_map_is_passed_by_value_as_one_structure(card, cupy, function, driver)
 
 
 @pytest.mark.parametrize(
-    ("blocks", "cluster", "launched"),
-    [(1, 1, 1), (132, 1, 132), (133, 1, 132), (1000, 2, 132), (130, 2, 130), (999, 9, 126)],
-)
+    ("blocks", "cluster", "held", "launched"),
+    [
+        (1, 1, None, 1), (132, 1, None, 132), (133, 1, None, 132), (1000, 2, None, 132),
+        (130, 2, None, 130), (999, 9, None, 126), (1000, 4, 30, 120), (1000, 4, 40, 132),
+    ],
+)  # fmt: skip
 def test_a_persistent_grid_is_capped_by_whole_clusters(
-    card, cupy, function, driver, blocks, cluster, launched
+    card, cupy, function, driver, monkeypatch, blocks, cluster, held, launched
 ):
+    """Of what the multiprocessors hold, and of what the driver says fits into their groups."""
+    monkeypatch.setattr(residency, "clusters_at_once", lambda function, plan: held)
     x, y = arrays(card)
     plan = LaunchPlan((blocks, 1, 1), (8, 1, 1), maps=(BOX,), persistent=True, cluster=cluster)
     card.launch(function, plan, [x, y, 8])

@@ -160,6 +160,9 @@ class Ticks:
     def record(self):
         return next(self.count)
 
+    def passed(self, event):
+        return False
+
     def elapsed_ms(self, start, stop):
         return self.ms * (stop - start)
 
