@@ -1,4 +1,5 @@
 """Every kernel of the lab, compiled for every capability: no instruction is without an emulation.
+(Those of Numba for three in `make test`, for the others in `make test-whole`.)
 
 A kernel with an instruction that is not implemented fails here by its name and line, before any
 user meets it. The instantiations of one source are compiled together, which reads the headers once;
@@ -169,16 +170,26 @@ def name(case: registry.Case) -> str:
     return "-".join((*words, variant.output, variant.contract)).rstrip("-")
 
 
-@pytest.mark.parametrize("case", NUMBA, ids=name)
-def test_no_instruction_of_a_numba_kernel_is_missing(case: registry.Case) -> None:
+def load_numba(case: registry.Case, capabilities: Iterable[Capability]) -> None:
     """At rows that are aligned, the wider accesses; what Numba lowers serves all capabilities."""
-    for capability in runs_on(case):
+    for capability in capabilities:
         assert case.spec.build is not None
         build = case.spec.build(case.variant, capability, dims(case, SIZE))
         assert isinstance(build, registry.NumbaBuild)
         params = case.spec.params(case.variant)
         ptx = compile_numba(build, params, capability, store=cache.default_store()).ptx
         LOADER.load(ptx, capability)
+
+
+@pytest.mark.parametrize("case", NUMBA, ids=name)
+def test_no_instruction_of_a_numba_kernel_is_missing(case: registry.Case) -> None:
+    load_numba(case, [c for c in runs_on(case) if c in EACH_KIND])
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("case", NUMBA, ids=name)
+def test_no_instruction_of_a_numba_kernel_is_missing_anywhere(case: registry.Case) -> None:
+    load_numba(case, [c for c in runs_on(case) if c not in EACH_KIND])
 
 
 def test_every_kernel_is_loaded_for_every_capability_that_runs_it() -> None:
