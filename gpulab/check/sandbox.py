@@ -119,7 +119,7 @@ def _readable() -> list[Path]:
         Path(sys.prefix),
         Path(paths["purelib"]),
         Path(paths["stdlib"]),
-        kit.library.parent,
+        kit.nvrtc.parent,
         *kit.headers,
         package,
         sources.root(),

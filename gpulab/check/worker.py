@@ -81,7 +81,7 @@ class Worker:
         kit = toolkit.default()
         nvrtc.supported(kit)
         nvjitlink.version(kit.version[0])
-        loaded: list[Any] = [cache, *_builtins(kit.library)]
+        loaded: list[Any] = [cache, *_builtins(kit.nvrtc)]
         if card:  # what the driver has when it is opened is free
             self.memory_bytes = int(message["memory_bytes"])
         else:
@@ -99,7 +99,7 @@ class Worker:
                 *(package.parent / "raw_kernels",),
                 *map(Path, message["readable"]),
                 *kit.headers,
-                kit.library.parent,
+                kit.nvrtc.parent,
                 Path(sysconfig.get_paths()["purelib"]),
             ]
             held["files"] = confine.read_only(readable, [self.scratch])

@@ -116,7 +116,7 @@ def _nvrtc() -> Finding:
     return Finding(
         "NVRTC",
         "ok",
-        f"{kit.version[0]}.{kit.version[1]}, sm_{archs[0]} to sm_{archs[-1]} ({kit.library})",
+        f"{kit.version[0]}.{kit.version[1]}, sm_{archs[0]} to sm_{archs[-1]} ({kit.nvrtc})",
     )
 
 

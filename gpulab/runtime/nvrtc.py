@@ -64,7 +64,7 @@ def _library(path: Path) -> Any:
 @lru_cache(maxsize=4)
 def supported(kit: Toolkit) -> tuple[int, ...]:
     """The architectures this NVRTC compiles for, as 75, 80, ... ascending."""
-    library, count = _library(kit.library), ctypes.c_int()
+    library, count = _library(kit.nvrtc), ctypes.c_int()
     library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
     archs = (ctypes.c_int * count.value)()
     library.nvrtcGetSupportedArchs(archs)
@@ -141,7 +141,7 @@ class _Program:
     """One NVRTC program, destroyed at the end of the ``with`` block."""
 
     def __init__(self, kit: Toolkit, text: str, name: str) -> None:
-        self.library, self.handle = _library(kit.library), ctypes.c_void_p()
+        self.api, self.handle = _library(kit.nvrtc), ctypes.c_void_p()
         self.check(
             "CreateProgram", ctypes.byref(self.handle), text.encode(), name.encode(), 0, None, None
         )
@@ -150,20 +150,20 @@ class _Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.library.nvrtcDestroyProgram(ctypes.byref(self.handle))
+        self.api.nvrtcDestroyProgram(ctypes.byref(self.handle))
 
     def check(self, function: str, *args: Any) -> None:
         """Call ``nvrtc<function>``; a refusal is a BuildError with NVRTC's own words."""
-        code = getattr(self.library, f"nvrtc{function}")(*args)
+        code = getattr(self.api, f"nvrtc{function}")(*args)
         if code != 0:
-            self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
-            words = self.library.nvrtcGetErrorString(code).decode()
+            self.api.nvrtcGetErrorString.restype = ctypes.c_char_p
+            words = self.api.nvrtcGetErrorString(code).decode()
             raise BuildError(f"NVRTC: nvrtc{function}: {words}")
 
     def compile(self, chosen: Sequence[str]) -> bool:
         """Compile with these options; False if the compiler refuses the source."""
         raw = (ctypes.c_char_p * len(chosen))(*(option.encode() for option in chosen))
-        return bool(self.library.nvrtcCompileProgram(self.handle, len(chosen), raw) == 0)
+        return bool(self.api.nvrtcCompileProgram(self.handle, len(chosen), raw) == 0)
 
     def read(self, what: str) -> bytes:
         """One of the outputs: ``PTX``, ``CUBIN``, ``LTOIR``, ``ProgramLog``."""

@@ -46,13 +46,13 @@ class Toolkit:
     """One NVRTC and the headers that belong to it.
 
     Args:
-        library: the shared object.
+        nvrtc: the shared object.
         version: of NVRTC, (major, minor).
         headers: folders for ``-I``; empty where none of the same major version were found.
         headers_version: ``CUDART_VERSION`` of those headers as (major, minor).
     """
 
-    library: Path
+    nvrtc: Path
     version: tuple[int, int]
     headers: tuple[Path, ...]
     headers_version: tuple[int, int] | None
@@ -61,7 +61,7 @@ class Toolkit:
     def stamp(self) -> list[list[int | str]]:
         """Path, size and time of library and headers: changes when a patch release replaces them
         (NVRTC itself reports major and minor only)."""
-        files = [self.library, *(folder / "cuda_runtime_api.h" for folder in self.headers[:1])]
+        files = [self.nvrtc, *(folder / "cuda_runtime_api.h" for folder in self.headers[:1])]
         return [[str(f), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
 
     @property

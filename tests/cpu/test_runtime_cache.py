@@ -73,7 +73,7 @@ def test_compiler_version_and_patch_release_are_part_of_the_key(tree):
         return cache.source_key(path.read_text(), path, "k", ["-O"], kit)
 
     kit = toolkit.find()
-    other = toolkit.Toolkit(kit.library, (13, 4), kit.headers, kit.headers_version)
+    other = toolkit.Toolkit(kit.nvrtc, (13, 4), kit.headers, kit.headers_version)
     assert key(kit) == key(kit)
     assert key(kit) != key(other)
     patched = tree / "libnvrtc.so.13"

@@ -47,7 +47,7 @@ def test_what_is_missing_has_one_command(monkeypatch):
 
 def test_missing_headers_are_found_before_a_kernel_needs_them(monkeypatch):
     kit = toolkit.find()
-    bare = toolkit.Toolkit(kit.library, kit.version, (), None)
+    bare = toolkit.Toolkit(kit.nvrtc, kit.version, (), None)
     monkeypatch.setattr(toolkit, "default", lambda *a: bare)
     finding = found("CUDA headers")
     assert finding.status == "missing"
@@ -56,7 +56,7 @@ def test_missing_headers_are_found_before_a_kernel_needs_them(monkeypatch):
 
 def test_headers_of_another_minor_are_a_warning(monkeypatch):
     kit = toolkit.find()
-    other = toolkit.Toolkit(kit.library, kit.version, kit.headers, (kit.version[0], 0))
+    other = toolkit.Toolkit(kit.nvrtc, kit.version, kit.headers, (kit.version[0], 0))
     monkeypatch.setattr(toolkit, "default", lambda *a: other)
     assert found("CUDA headers").status == "warning"
 

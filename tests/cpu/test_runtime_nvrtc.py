@@ -155,7 +155,7 @@ def test_a_wrong_instantiation_names_the_entry():
 
 def test_a_missing_cuda_header_names_the_command(monkeypatch):
     kit = toolkit.find()
-    bare = toolkit.Toolkit(kit.library, kit.version, (), None)
+    bare = toolkit.Toolkit(kit.nvrtc, kit.version, (), None)
     # NVRTC brings some headers itself; this one it does not.
     with pytest.raises(BuildError, match="cannot open source file") as caught:
         compile_text('#include <cuda_nothing.h>\nextern "C" __global__ void k(){}', "k.cu", "k",
@@ -241,7 +241,7 @@ def test_a_library_that_cannot_be_loaded_is_passed_over(tmp_path):
     broken = tmp_path / "libnvrtc.so.13"
     broken.write_bytes(b"not a library")
     assert toolkit.library_version(broken) is None
-    assert os.path.exists(toolkit.find().library)
+    assert os.path.exists(toolkit.find().nvrtc)
 
 
 def test_line_of_a_ptx_line():
