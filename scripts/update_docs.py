@@ -11,7 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[i]) for i in (1, 0)]
+
+from performance_tables import release
 
 from gpulab.lab.render import case_name
 
@@ -44,9 +46,8 @@ def cell(value: float | None, digits: int = 3) -> str:
 
 def heading(records: list[dict], file: Path) -> str:
     around = records[0]["environment"]
-    driver = around["driver"].removeprefix("driver ").partition(" ")[0]  # without CUDA's version
     return (
-        f"{around['device_name']}, driver {driver}, NVRTC {around['nvrtc']}, "
+        f"{around['device_name']}, driver {release(around['driver'])}, NVRTC {around['nvrtc']}, "
         f"{around['date']} (`docs/results/{file.name}`).\n"
     )
 
