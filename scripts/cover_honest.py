@@ -3,6 +3,9 @@
     python scripts/cover_honest.py                      # 9.0: every pair of values, hours of CPU
     python scripts/cover_honest.py --ops softmax,rmsnorm --capability 9.0,8.9,8.0,7.5
     python scripts/cover_honest.py --ops matmul --full  # the whole product
+    python scripts/cover_honest.py --share 3/8 --lines build/cover_3.jsonl   # over eight processes
+
+With --share the lines alone are written: put the files of all shares together, then run without.
 
 Each case is one call of the operation's own judge: the kernel, compiled for the capability, runs
 on the families of the case with the lab's gates, probes and power certificate. Which cases there
@@ -227,6 +230,18 @@ def run_all(wanted: Sequence[Job], lines: Path, limit_s: float | None = None) ->
     return known
 
 
+def share_of(given: str) -> slice:
+    """The jobs of share I of N, counted from 1.
+
+    Raises:
+        ValueError: no two whole numbers, or none of the shares there are.
+    """
+    number, _, shares = given.partition("/")
+    if not 1 <= int(number) <= int(shares):
+        raise ValueError(f"--share {given}: give I/N with 1 <= I <= N")
+    return slice(int(number) - 1, None, int(shares))
+
+
 def cover(
     cases: Sequence[Case],
     capabilities: Sequence[Capability],
@@ -253,6 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--full", action="store_true", help="every family, seed and size")
     parser.add_argument("--lines", type=Path, default=LINES)
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--share", default=None, help="I/N: only every Nth case, from the Ith on")
     parser.add_argument("--limit-s", type=float, default=None, help="stop after so many seconds")
     given = parser.parse_args(argv)
     try:
@@ -263,6 +279,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         cases = [
             case for op in given.ops.split(",") for case in registry.cases(op, kernel=given.kernel)
         ]
+        if given.share is not None:
+            share = list(jobs(cases, capabilities, full=given.full))[share_of(given.share)]
+            known = run_all(share, given.lines, given.limit_s)
+            return int(any(job.key not in known for job in share)) * 3
         found_lines, code = cover(
             cases, capabilities, given.lines, full=given.full, limit_s=given.limit_s
         )

@@ -8,7 +8,8 @@ one of arithmetic.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,31 +71,44 @@ def digest(array: NDArray[Any]) -> str:
 
 
 def digests(
-    device: Device, op: str, sizes: Sequence[Mapping[str, int]], seed: int = 0
+    device: Device,
+    op: str,
+    sizes: Sequence[Mapping[str, int]],
+    seed: int = 0,
+    *,
+    known: Container[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """One line for each kernel, variant and size that ``device`` (with its target) can run.
 
-    Kernels that only a card runs are left out: there is nothing to hold to it.
+    Kernels that only a card runs are left out: there is nothing to hold to it; so are the runs
+    whose ``run_of`` is in ``known``.
     """
-    cases = [
-        c
+    runs = [
+        (c, dims)
         for c in registry.cases(op)
-        if c.spec.backend != "library"
-        and not c.spec.needs_card
-        and c.refusal(device.target, device.kind) is None
+        if c.spec.backend != "library" and not c.spec.needs_card
+        for dims in sizes
+        if c.refusal(device.target, device.kind, dims) is None
+        and run_of(_run(c, device, dims, seed)) not in known
     ]
     for dims in sizes:
-        compile_ahead(cases, device, dims)
-    for case in cases:
-        for dims in sizes:
-            if case.refusal(device.target, device.kind, dims) is None:
-                yield digest_line(case, device, dims, seed)
+        compile_ahead([c for c, mine in runs if mine is dims], device, dims)
+    for case, dims in runs:
+        yield digest_line(case, device, dims, seed)
 
 
-def digest_line(case: Case, device: Device, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
-    """Run once and hash: identity of the run, ``input_digest`` and ``output_digest``."""
-    inputs = ops.get(case.spec.op).digest_inputs(case.variant, dims, seed)
-    result = KernelRunner(case, device, dims)(inputs)
+def run_of(line: Mapping[str, Any]) -> str:
+    """What names the run of a digest line: kernel, formats, contract, target, size and seed."""
+    return json.dumps([line.get(name, "") for name in _RUN], sort_keys=True)
+
+
+_RUN = (
+    "op", "kernel", "backend", "format", "accumulator", "output", "contract", "target",
+    "dims", "seed",
+)  # fmt: skip
+
+
+def _run(case: Case, device: Device, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
     v = case.variant
     return {
         "schema": 1,
@@ -108,6 +122,14 @@ def digest_line(case: Case, device: Device, dims: Mapping[str, int], seed: int) 
         "target": f"{device.target[0]}.{device.target[1]}",
         "dims": dict(dims),
         "seed": seed,
+    }
+
+
+def digest_line(case: Case, device: Device, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
+    """Run once and hash: identity of the run, ``input_digest`` and ``output_digest``."""
+    inputs = ops.get(case.spec.op).digest_inputs(case.variant, dims, seed)
+    result = KernelRunner(case, device, dims)(inputs)
+    return _run(case, device, dims, seed) | {
         "input_digest": digest(np.concatenate([a.view(np.uint8).ravel() for a in inputs.values()])),
         "output_digest": digest(
             np.concatenate([a.view(np.uint8).ravel() for a in result.outputs.values()])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpulab import arch, registry
-from gpulab.lab.equality import SIZES, digest_line
+from gpulab.lab.equality import SIZES, digest_line, digests, run_of
 from gpulab.runtime.emulated import EmulatedDevice
 
 RECORDED = Path(__file__).resolve().parents[2] / "docs" / "results" / "emulated_vs_card.jsonl"
@@ -90,3 +90,14 @@ def test_every_kernel_was_recorded(op):
     if missing:
         labels = ", ".join(case.label for case in missing)
         pytest.skip(f"{op}: no digests from a card yet for {labels}")
+
+
+def test_what_is_recorded_is_not_run_again():
+    """A recording goes on behind the lines that are there: all but one known leaves that one."""
+    device, sizes = EmulatedDevice((9, 0), target=(7, 5)), SIZES["crossentropy"][:1]
+    every = list(digests(device, "crossentropy", sizes))
+    known = {run_of(line) for line in every}
+    assert len(known) == len(every) > 1
+    left = run_of(every[-1])
+    (again,) = digests(device, "crossentropy", sizes, known=known - {left})
+    assert again == every[-1]
