@@ -11,11 +11,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from gpulab.ops.base import Dims, Effort
 from gpulab.ops.rows_arith import EXACT, PLAIN, Arithmetic
 from gpulab.ops.rows_contract import Floats, RowContract, Sums, U, Values
 from gpulab.ops.rows_formula import RowFormula
 from gpulab.ops.rows_logsum import LogSum, LogSumOp, allowance, log_sum
 from gpulab.ops.rows_mutants import RowMutant
+from gpulab.ops.rows_probes import RowProbe, two_terms
 
 
 class LogSoftmax(LogSumOp):
@@ -46,6 +48,12 @@ class LogSoftmax(LogSumOp):
         if contract.output_row.bits < 32:
             return f"terms err by 2^-11 each way, their sum by less: {contract.output} hides it"
         return None
+
+    def probes(self, contract: RowContract, dims: Dims, effort: Effort) -> Sequence[RowProbe]:
+        """See ``RowFormula``."""
+        found = super().probes(contract, dims, effort)
+        hidden = self.hides_half_exp(contract, (int(dims["rows"]), int(dims["cols"])))
+        return (*found, *(() if hidden else (two_terms(),)))
 
     def mutants(self, contract: RowContract) -> Sequence[RowMutant]:
         """See ``RowFormula``."""

@@ -144,6 +144,36 @@ def masked(op: LogSumOp, contract: RowContract) -> RowProbe:
     return RowProbe("exact", "zeros and -inf: the sum is a count", change, "exact")
 
 
+def two_terms() -> RowProbe:
+    """Rows with two finite elements: 0, and the one whose power errs most in half.
+
+    In a long row the errors of many powers cancel within what D allows their sum; here there is
+    one, and no sum that rounds.
+    """
+
+    def change(
+        values: dict[str, NDArray[Any]], rng: np.random.Generator, contract: RowContract
+    ) -> None:
+        x = values["x"]
+        rows, cols = x.shape
+        x[...] = -np.inf
+        x[:, -1] = 0.0
+        if cols > 1:
+            x[np.arange(rows), rng.integers(0, cols - 1, rows)] = _telling_difference(contract)
+        if "labels" in values:
+            values["labels"][...] = cols - 1
+
+    return RowProbe("two_terms", "two powers in a row of -inf, one between halves", change, "exact")
+
+
+def _telling_difference(contract: RowContract) -> float:
+    """The number in (-0.7, 0) of the input's format with the worst power in half."""
+    d = through(contract.input_row, np.linspace(-0.7, -0.01, 1 << 12))
+    power = np.exp(d)
+    error: Floats = np.abs(through(get("fp16"), power) - power) / (1.0 + power)
+    return float(d[error.argmax()])
+
+
 def _telling_counts(op: LogSumOp, contract: RowContract, cols: int) -> NDArray[np.int64]:
     """Counts in the upper half whose result differs from that of one less, as stored."""
     top = min(cols, 1 << SUM_BITS)

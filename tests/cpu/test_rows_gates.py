@@ -11,7 +11,7 @@ from gpulab import ops
 from gpulab.errors import UsageError
 from gpulab.formats import encode
 from gpulab.numerics.cache import Cache
-from gpulab.ops import rows_data, rows_measure
+from gpulab.ops import rows_data, rows_measure, rows_probes
 from gpulab.ops.rows_contract import RowContract
 from gpulab.ops.rows_data import RowData
 from gpulab.ops.rows_families import families_for, get_family
@@ -55,6 +55,18 @@ def test_no_size_is_inconclusive_for_an_honest_kernel(op, cols):
         for rows in (1, 5):
             j = judged(op, row, k.KERNELS[op], {"rows": rows, "cols": cols})
             assert j.verdict == "PASS", (rows, row, j.reason)
+
+
+@pytest.mark.parametrize(
+    ("telling", "wanted"), [(True, ("PASS", "caught")), (False, ("INCONCLUSIVE", "passes"))]
+)
+def test_half_powers_show_in_a_long_row_whatever_its_family(telling, wanted, monkeypatch):
+    """The sum's share of D hides them in 50257 columns; the probe of two terms has no sum."""
+    if not telling:
+        monkeypatch.setattr(rows_probes, "_telling_difference", lambda contract: -np.inf)
+    row, dims = Row("fp32", "fp32"), {"rows": 1, "cols": 50257}
+    j = judged("logsoftmax", row, k.KERNELS["logsoftmax"], dims, families=["low"])
+    assert (j.verdict, {c.mutant: c.status for c in j.power}["half_exp"]) == wanted
 
 
 BF16, FP16, FP32 = (Row(f, f) for f in ("bf16", "fp16", "fp32"))
