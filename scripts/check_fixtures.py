@@ -6,6 +6,7 @@
 
 Fixtures are the solutions and starters of all exercises, tests/submissions and tests/exploits. A
 line has the fixture, the seed, what was wanted and what came; the exit status is 1 if any differs.
+Lines that FILE has are kept and not judged again, so that a run that was stopped goes on.
 On the emulated device fixtures are judged without a process each (``--isolated``: with one). The
 exploits in Python are always confined, and skipped where that cannot be; the others are trusted.
 """
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpulab import exercises
+from gpulab.bench import records
 from gpulab.check import sandbox
 from gpulab.check.client import Client
 from gpulab.check.judge import check
@@ -153,14 +155,17 @@ def main() -> int:
     if not chosen:
         parser.error(f"no fixture contains {asked.only!r}")
     isolated = asked.isolated or asked.device == "cuda"
-    out = asked.output.open("w") if asked.output else sys.stdout
-    wrong = done = 0
+    there = records.read(asked.output) if asked.output and asked.output.exists() else []
+    known = {(r["fixture"], r["seed"], r["device"]) for r in there}
+    out = asked.output.open("a") if asked.output else sys.stdout
+    done, wrong = len(there), sum(not r["agrees"] for r in there)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(asked.jobs, context) as pool:
         for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
             options = Options(device=asked.device, seed=seed)
-            waiting = [pool.submit(_task, one, options, isolated) for one in chosen]
-            for future in waiting:
+            left = [f for f in chosen if (f.name, seed, asked.device) not in known]
+            waiting = [pool.submit(_task, one, options, isolated) for one in left]
+            for future in as_completed(waiting):
                 try:
                     line = future.result()
                 except DeviceMissingError as error:
