@@ -77,6 +77,8 @@ def count_rows(ready: Ready, *, seed: int, cache: Cache) -> None:
 class _Sets:
     """Device copies of shifted inputs and their outputs, and what each output must be.
 
+    Where the rows of inputs and outputs repeat some distinct ones, those are shifted.
+
     An output's first dim names the rows; inputs that have it as their first dim are shifted along
     it, and so must be the outputs. What is launched is everything, or the kernel without the steps
     before it, which leave the same for every set where they read no shifted input.
@@ -84,11 +86,14 @@ class _Sets:
 
     def __init__(self, runner: KernelRunner, inputs: Mapping[str, NDArray[Any]], sets: int) -> None:
         self.runner, self.device = runner, runner.device
-        self.right = runner(inputs).outputs
+        result = runner(inputs)
         outputs = [p for p in runner.params if p.role == "out"]
         rows = outputs[0].dims[0]
         shifting = {p.name for p in runner.params if p.role == "in" and p.dims[:1] == (rows,)}
         self.formats = {p.name: p.format for p in outputs}
+        repeat = all(p.name in result.stands_for for p in outputs)
+        inputs = inputs if repeat else runner.whole(inputs)
+        self.right = result.outputs if repeat else result.whole()
         self.inputs: list[dict[str, DeviceArray]] = []
         self.outputs: list[dict[str, DeviceArray]] = []
         self.expected: list[dict[str, DeviceArray]] = []
@@ -100,7 +105,12 @@ class _Sets:
             self.outputs.append(out)
             self.parts.append(runner.bind_parts({**sent, **out}))
             moved = {n: np.roll(x, i, axis=0) for n, x in self.right.items()}
-            self.expected.append({n: self.device.upload(x, n) for n, x in moved.items()})
+            self.expected.append(
+                {
+                    n: self.device.upload(x, n, result.stands_for[n] if repeat else None)
+                    for n, x in moved.items()
+                }
+            )
 
     def launch(self, i: int) -> None:
         for start in self.parts[i]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -23,7 +24,8 @@ def default_limit() -> int:
 
 
 class Cache:
-    """References, inputs and simulations shared by the cases of one run.
+    """References, inputs and simulations shared by the cases of one run; threads may ask for
+    different values at the same time.
 
     Args:
         limit_bytes: what may be kept; a value larger than the limit is returned, not kept.
@@ -34,22 +36,25 @@ class Cache:
         self.used_bytes = 0
         self.misses = 0
         self._items: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of ``key``, made (and kept) where it is not there."""
-        if key in self._items:
-            self._items.move_to_end(key)
-            kept: T = self._items[key][0]
-            return kept
-        self.misses += 1
+        with self._lock:
+            if key in self._items:
+                self._items.move_to_end(key)
+                kept: T = self._items[key][0]
+                return kept
+            self.misses += 1
         value = make()
         size = size_of(value)
-        if size <= self.limit_bytes:
-            self._items[key] = (value, size)
-            self.used_bytes += size
-            while self.used_bytes > self.limit_bytes:
-                _, (_, freed) = self._items.popitem(last=False)
-                self.used_bytes -= freed
+        with self._lock:
+            if size <= self.limit_bytes and key not in self._items:
+                self._items[key] = (value, size)
+                self.used_bytes += size
+                while self.used_bytes > self.limit_bytes:
+                    _, (_, freed) = self._items.popitem(last=False)
+                    self.used_bytes -= freed
         return value
 
     def __contains__(self, key: Hashable) -> bool:

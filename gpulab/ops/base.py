@@ -9,13 +9,14 @@ share them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from numpy.typing import NDArray
 
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Capability, VariantLike
+from gpulab.numerics.repeat import repeated
 from gpulab.numerics.verdict import Judgement
 
 Dims = Mapping[str, int]
@@ -31,10 +32,20 @@ class RunResult:
     Args:
         outputs: stored arrays by parameter name.
         inputs_unchanged: every input came back bit for bit.
+        stands_for: rows of the outputs of which only the first came back, by name: the others were
+            seen to repeat them, bit for bit (``numerics.repeat``).
     """
 
     outputs: dict[str, NDArray[Any]]
     inputs_unchanged: bool
+    stands_for: dict[str, int] = field(default_factory=dict)
+
+    def whole(self) -> dict[str, NDArray[Any]]:
+        """Every output with all of its rows."""
+        return {
+            name: repeated(array, self.stands_for.get(name, len(array)))
+            for name, array in self.outputs.items()
+        }
 
 
 class Runner(Protocol):

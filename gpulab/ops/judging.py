@@ -15,6 +15,7 @@ from gpulab.numerics import structure
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Capability, VariantLike
 from gpulab.numerics.inputs import MIN_ROUNDING_SHARE
+from gpulab.numerics.repeat import repeated
 from gpulab.numerics.structure import POISONS, Finding
 from gpulab.numerics.verdict import Judgement, Reason
 from gpulab.ops.base import Dims, Effort, RestsOn, Runner
@@ -109,9 +110,13 @@ class JudgedCase(ABC):
     Args:
         asked: how it is judged.
         expected: its outputs.
+
+        distinct: rows that the others of the inputs repeat, where an output that repeats too may
+            be judged by so many; None: outputs are judged whole.
     """
 
-    def __init__(self, asked: Asked, expected: Expected) -> None:
+    def __init__(self, asked: Asked, expected: Expected, distinct: int | None = None) -> None:
+        self.distinct = distinct
         self.runner, self.expected, self.atomics = asked.run, expected, asked.atomics
         self.effort, self.rests_on = asked.effort, asked.rests_on
         self.structure: list[Reason] = []
@@ -143,17 +148,20 @@ class JudgedCase(ABC):
         result = self.runner(inputs, poison=poison)
         if not result.inputs_unchanged:
             self.note(Finding("inputs-changed", "the kernel wrote to its inputs"), where)
+        outputs = result.outputs if self.distinct is not None else result.whole()
         complete = True
         for name, (shape, dtype) in self.expected.items():
-            got = result.outputs.get(name)
+            got = outputs.get(name)
             if got is None:
                 self.note(Finding("shape", f"the kernel returned no output {name}"), where)
                 complete = False
                 continue
+            if self.distinct is not None and result.stands_for.get(name) == shape[0]:
+                shape = (self.distinct, *shape[1:])
             wrong = structure.check_shape(got, shape, dtype)
             self.note(wrong, where)
             complete &= wrong is None
-        return result.outputs if complete else None
+        return outputs if complete else None
 
     def launch_family(self, number: int, inputs: Outputs, where: str) -> Outputs | None:
         """One run of a family; the first family runs twice, over both colours."""
@@ -163,9 +171,11 @@ class JudgedCase(ABC):
         if got is None or again is None:
             return got
         for name in self.expected:
-            self.note(structure.check_written(got[name], again[name], colours), where)
+            rows = max(len(got[name]), len(again[name]))  # one of them may repeat and one not
+            first, second = (repeated(each[name], rows) for each in (got, again))
+            self.note(structure.check_written(first, second, colours), where)
             if not self.atomics:
-                self.note(structure.check_repeat(got[name], again[name], colours), where)
+                self.note(structure.check_repeat(first, second, colours), where)
         return got
 
     def check_rounding(self, fmt: str, share: float, where: str) -> None:

@@ -87,11 +87,11 @@ class RowOp(RowFormula, JudgedOp):
     def stored_inputs(
         self, variant: VariantLike, dims: Dims, family: str | RowFamily, seed: int
     ) -> dict[str, NDArray[Any]]:
-        """See ``Op``; the rows judged, large arrays repeating a few distinct ones."""
+        """See ``Op``; of a large array the distinct rows, which the others repeat."""
         contract = self.contract(variant)
         whole = {k: int(v) for k, v in dims.items()}
         data = RowData(self, contract, whole, seed, Cache())
-        return data.spread_out(data.family(get_family(family)).stored)
+        return data.store(data.original(get_family(family)))
 
     def digest_inputs(self, variant: VariantLike, dims: Dims, seed: int) -> dict[str, NDArray[Any]]:
         """See ``Op``: signs times lognormal, so that exponents spread."""

@@ -28,11 +28,12 @@ from gpulab.ops.rows_probes import RowProbe
 
 T = TypeVar("T")
 
-DISTINCT_ELEMENTS = 1 << 21
+DISTINCT_ELEMENTS = 1 << 19
 """Elements up to which all rows are distinct; beyond, about so many are."""
-FEWEST_ROWS = 13
+FEWEST_ROWS = 7
+"""A prime: no step of a grid in powers of two, and hardly one in multiprocessors, is a multiple."""
 _SIMULATED_ROWS = 64
-_SIMULATED_ELEMENTS = 1 << 20
+_SIMULATED_ELEMENTS = 1 << 19
 _BLOCK_ROWS = 16
 _BLOCK_ELEMENTS = 1 << 17
 _ENOUGH_EVENTS = 16

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import call
+from typing import TypeVar
 
 import numpy as np
 
 from gpulab.formats import storage_dtype
+from gpulab.formats.threads import each
 from gpulab.numerics import gates, structure
 from gpulab.numerics.gates import RmsSum, rms_limit
 from gpulab.numerics.power import Certificate
 from gpulab.numerics.simulate import Spread
-from gpulab.numerics.verdict import FamilyResult, Judgement, ProbeResult, Reason
-from gpulab.ops.judging import Asked, JudgedCase
+from gpulab.numerics.verdict import Judgement, ProbeResult, Reason
+from gpulab.ops.judging import Asked, JudgedCase, Outputs
 from gpulab.ops.rows_contract import Floats, Sums
 from gpulab.ops.rows_data import RowData, RowInputs, row_squares
 from gpulab.ops.rows_families import RowFamily
 from gpulab.ops.rows_measure import bands, ceiling, measure
-from gpulab.ops.rows_mutants import Evidence, certify
+from gpulab.ops.rows_mutants import MANY, Evidence, certify
 from gpulab.ops.rows_probes import RowProbe
+
+T = TypeVar("T")
 
 
 class Case(JudgedCase):
@@ -41,16 +47,30 @@ class Case(JudgedCase):
                 )
                 for name in op.outputs(contract)
             },
+            data.distinct,
         )
         self.contract, self.data, self.families = contract, data, families
 
     def judge(self) -> Judgement:
-        """Run everything and put it together."""
-        results = [self._family(i, family) for i, family in enumerate(self.families)]
+        """Run everything and put it together; a family is prepared, and measured, beside others."""
+        data, families = self.data, self.families
         probes: Sequence[RowProbe] = ()
         if self.rests_on == "both":
-            probes = self.data.op.probes(self.contract, self.data.dims, self.effort)
-        probed = [self._probe(probe) for probe in probes]
+            probes = data.op.probes(self.contract, data.dims, self.effort)
+        self._at_once([partial(data.family, family) for family in families]
+                      + [partial(data.probe, probe) for probe in probes]
+                      + [partial(data.spreads, family) for family in families])  # fmt: skip
+        ran = [self._run(i, family) for i, family in enumerate(families)]
+        asked = [self.launch(data.probe(probe).stored, probe.name) for probe in probes]
+        results = self._at_once([
+            partial(measure, data, data.family(family), family, got, i == 0)
+            for i, (family, got) in enumerate(zip(families, ran, strict=True))
+        ])  # fmt: skip
+        for family in families[1:]:
+            self._unasked(family)
+        probed = self._at_once(
+            [partial(self._probe, probe, got) for probe, got in zip(probes, asked, strict=True)]
+        )
         return Judgement(
             families=tuple(results),
             probes=tuple(probed),
@@ -65,35 +85,37 @@ class Case(JudgedCase):
             contract_name=self.contract.name,
         )
 
-    def _family(self, number: int, family: RowFamily) -> FamilyResult:
+    def _at_once(self, makers: Sequence[Callable[[], T]]) -> list[T]:
+        """The results of several calls; on several cores where the distinct rows are many."""
+        rows, cols = self.data.distinct, self.data.shape[1]
+        return list(each(call, makers) if rows * cols >= MANY else map(call, makers))
+
+    def _run(self, number: int, family: RowFamily) -> Outputs | None:
         inputs = self.data.family(family)
         got = self.launch_family(number, inputs.stored, family.name)
         if family.rounds:
             self.check_rounding(self.contract.format, inputs.share, family.name)
-        asked = number == 0
-        if not asked:
-            self._unasked(inputs, family)
-        return measure(self.data, inputs, family, got, asked)
+        return got
 
-    def _unasked(self, inputs: RowInputs, family: RowFamily) -> None:
+    def _unasked(self, family: RowFamily) -> None:
         """Say where the published ceiling is not asked, since no kernel could meet it."""
+        inputs = self.data.family(family)
         for answer in inputs.answers:
-            if not ceiling(self.data, answer, inputs.r0[answer.name])[2]:
+            if not ceiling(self.data, family, answer, inputs.r0[answer.name])[2]:
                 self.notes.append(
                     f"{family.name}: storing the inputs in {self.contract.format} alone exceeds "
                     f"the published tolerance of {answer.name}; it is not asked there"
                 )
 
-    def _probe(self, probe: RowProbe) -> ProbeResult:
+    def _probe(self, probe: RowProbe, got: Outputs | None) -> ProbeResult:
         inputs = self.data.probe(probe)
-        got = self.launch(inputs.stored, probe.name)
         if got is None:
             reason = Reason("exact-probe", f"{probe.name}: no result to compare")
             return ProbeResult(probe.name, probe.about, 1, 1, (reason,))
         wrong = checked = 0
         reasons: list[Reason] = []
         for answer in inputs.answers:
-            for band in bands(answer, answer.r1, got[answer.name]):
+            for band in bands(answer, answer.r1, got[answer.name], self.data.shape[0]):
                 right, mine = band.right, band.got
                 bad = ~right.right(mine)
                 wrong += band.times * int(bad.sum())
@@ -113,10 +135,13 @@ class Case(JudgedCase):
         """The certificate of these inputs under this contract, computed once a run."""
 
         def make() -> tuple[Certificate, ...]:
-            evidence = [self._family_evidence(family) for family in self.families]
-            for probe in probes:
-                inputs = self.data.probe(probe)
-                evidence.append(self._evidence(probe.name, inputs, {}, probe.sums))
+            evidence = self._at_once(
+                [partial(self._family_evidence, family) for family in self.families]
+                + [
+                    partial(self._evidence, probe.name, self.data.probe(probe), {}, probe.sums)
+                    for probe in probes
+                ]
+            )
             return certify(self.data.op, self.contract, evidence, thorough=self.effort == "full")
 
         key = (tuple(self.families), self.effort, self.rests_on)

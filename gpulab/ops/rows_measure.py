@@ -45,9 +45,21 @@ class Band:
         return (self.first + at[0], *at[1:])
 
 
-def bands(answer: Answer, r0: Floats, stored: NDArray[Any]) -> Iterator[Band]:
-    """The whole result against the distinct rows, one repetition at a time, equal ones once."""
+def bands(
+    answer: Answer, r0: Floats, stored: NDArray[Any], rows: int | None = None
+) -> Iterator[Band]:
+    """The whole result against the distinct rows, one repetition at a time, equal ones once.
+
+    Args:
+        answer: for the distinct rows.
+        r0: R0 likewise.
+        stored: the whole result; or the distinct rows of one whose others repeat them.
+        rows: of the whole result; None: ``stored`` is it.
+    """
     distinct = len(answer.r1)
+    if rows is not None and len(stored) == distinct < rows:
+        yield Band(0, answer, r0, decode(answer.row, stored), rows // distinct)
+        return
     starts = range(0, len(stored), distinct)
     parts = [stored[first : first + distinct] for first in starts]
     known = [same_bits(part, parts[0][: len(part)]) for part in parts]
@@ -83,17 +95,23 @@ def _top(answer: Answer, rows: int) -> Answer:
     )
 
 
-def ceiling(data: RowData, answer: Answer, r0: Floats) -> tuple[ContractTolerance, float, bool]:
+def ceiling(
+    data: RowData, family: RowFamily, answer: Answer, r0: Floats
+) -> tuple[ContractTolerance, float, bool]:
     """The published tolerance of an output, max |R0|, and whether every right kernel meets it."""
-    contract = data.contract
-    tolerance = gates.contract_tolerance(
-        data.op.table, contract.format, answer.row.name, data.shape[1]
-    )
-    finite = r0[np.isfinite(r0)]
-    largest = float(np.abs(finite).max(initial=0.0))
-    ends = (answer.ideal(), *answer.ends())
-    met = [gates.contract_gate(end, r0, largest, tolerance).ok.all() for end in ends]
-    return tolerance, largest, all(met)
+
+    def make() -> tuple[ContractTolerance, float, bool]:
+        contract = data.contract
+        tolerance = gates.contract_tolerance(
+            data.op.table, contract.format, answer.row.name, data.shape[1]
+        )
+        finite = r0[np.isfinite(r0)]
+        largest = float(np.abs(finite).max(initial=0.0))
+        ends = (answer.ideal(), *answer.ends())
+        met = [gates.contract_gate(end, r0, largest, tolerance).ok.all() for end in ends]
+        return tolerance, largest, all(met)
+
+    return data.cached("ceiling", family, answer.name, make=make)
 
 
 def measure(
@@ -115,12 +133,13 @@ def measure(
     """
     spreads = data.spreads(family)
     main = inputs.answers[0]
-    tolerance, largest, _ = ceiling(data, main, inputs.r0[main.name])
+    tolerance, largest, _ = ceiling(data, family, main, inputs.r0[main.name])
     sums = Found() if outputs is not None else Found.nothing()
     sums.storage = inputs.storage
     for answer in inputs.answers if outputs is not None else ():
         assert outputs is not None
-        found = list(bands(answer, inputs.r0[answer.name], outputs[answer.name]))
+        stored = outputs[answer.name]
+        found = list(bands(answer, inputs.r0[answer.name], stored, data.shape[0]))
         _judge(sums, data, inputs, answer, found, family, asked, answer is main)
         _rms(sums, answer, found, spreads.get(answer.name), family)
     return sums.result(family.name, data.seed, tolerance, largest)
@@ -137,7 +156,7 @@ def _judge(
     shown: bool,
 ) -> None:
     r0 = inputs.r0[answer.name]
-    tolerance, largest, meetable = ceiling(data, answer, r0)
+    tolerance, largest, meetable = ceiling(data, family, answer, r0)
     for band in found:
         right, exact, got = band.right, band.r0, band.got
         if shown:

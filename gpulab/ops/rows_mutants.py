@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.formats import decode, encode
+from gpulab.formats.threads import each
 from gpulab.numerics import power
 from gpulab.numerics.power import Certificate
 from gpulab.numerics.rounding import next_lower, to_significand
@@ -31,6 +32,8 @@ Refused = Callable[[RowContract, tuple[int, int]], str | None]
 """(contract, (rows, cols)) -> why the mistake changes nothing by construction, or None."""
 
 SCALE_ERROR = 0.999
+MANY = 1 << 16
+"""Elements from which families, or mutants, are worth a thread each."""
 FEW = 1 << 12
 """Elements below which a mistake of rounding may stay invisible by chance."""
 
@@ -214,10 +217,13 @@ def certify(
         thorough: on every input; else only until one input has failed the mutant.
     """
     elements = sum(one.answers[0].r1.size for one in evidence)
-    found = [
-        power.certificate(mutant.name, evidence, _attempt(op, contract, mutant, elements), thorough)
-        for mutant in standard(op, contract)
-    ]
+
+    def certificate(mutant: RowMutant) -> Certificate:
+        attempt = _attempt(op, contract, mutant, elements)
+        return power.certificate(mutant.name, evidence, attempt, thorough)
+
+    mutants = standard(op, contract)
+    found = each(certificate, mutants) if elements >= MANY else map(certificate, mutants)
     main = evidence[0].answers[0]
     right = encode(op.output_format(main.name, contract), main.ideal())
     return (*found, power.unwritten(right, 0))

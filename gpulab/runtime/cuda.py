@@ -195,8 +195,9 @@ class CudaDevice(Device):
         return host
 
     def same(self, one: DeviceArray, other: DeviceArray) -> bool:
-        """See ``Device``; compared on the card, in words as wide as divide the bytes."""
-        width = next(w for w in (8, 4, 2, 1) if one.nbytes % w == 0)
+        """See ``Device``; compared on the card, in words as wide as bytes and addresses allow."""
+        places = one.nbytes | _address(one) | _address(other)
+        width = next(w for w in (8, 4, 2, 1) if places % w == 0)
         with self.guard(f"waiting for {self._waiting_for}"):
             mine, theirs = (x.handle.reshape(-1).view(f"u{width}") for x in (one, other))
             return bool((mine == theirs).all())

@@ -96,14 +96,18 @@ class Device(ABC):
         """Rows ``first`` to ``last``, that one excluded, of an array, in the same memory."""
 
     def holds(self, array: DeviceArray, host: NDArray[Any]) -> bool:
-        """Whether an array has the bits of ``host``, its rows repeated; read in pieces of it."""
+        """Whether an array has the bits of ``host``, its rows repeated."""
         rows, step = array.shape[0] if array.shape else 1, len(host) if host.shape else 1
         if rows == step:
             return same_bits(self.download(array), host)
-        return all(
-            same_bits(self.download(self.part(array, at, min(at + step, rows))), host[: rows - at])
-            for at in range(0, rows, step)
+        return same_bits(self.download(self.part(array, 0, step)), host) and self.repeats(
+            array, step
         )
+
+    def repeats(self, array: DeviceArray, step: int) -> bool:
+        """Whether every row has the bits of the one ``step`` before it."""
+        rows = array.shape[0]
+        return self.same(self.part(array, step, rows), self.part(array, 0, rows - step))
 
     def same(self, one: DeviceArray, other: DeviceArray) -> bool:
         """Whether two arrays of one shape and type hold the same bits, NaN included."""

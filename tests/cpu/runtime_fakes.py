@@ -74,6 +74,9 @@ class Array:
         part.data = Memory(part.array)
         return part
 
+    def reshape(self, *shape):
+        return self.array.reshape(*shape)
+
     def set(self, host, stream=None):
         self.array[...] = host
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpulab.formats import FORMATS, codec, decode, encode, get, threads
+from gpulab.numerics.rounding import through
 
 PLAIN = [row.name for row in FORMATS.values() if row.block is None]
 
@@ -111,3 +112,18 @@ def test_work_within_work_stays_in_its_thread():
     assert list(threads.each(outer, range(5))) == [(i, 10) for i in range(5)]
     assert 1 <= threads.workers() <= threads.MOST
     assert sum(threads.spread(inner, 1000, 1 << 30)) == 1000
+
+
+@pytest.mark.parametrize("fmt", PLAIN)
+def test_values_go_through_a_format_as_they_are_encoded_and_decoded(fmt):
+    row, rng = get(fmt), np.random.default_rng(3)
+    bits = rng.integers(0, 1 << 64, 1 << 16, dtype=np.uint64).view(np.float64)
+    with np.errstate(all="ignore"):
+        near = np.ldexp(rng.standard_normal(1 << 16), rng.integers(-160, 140, 1 << 16))
+        top = row.max_finite * np.array([1.0, 1 + 2**-12, 1 + 2**-5, 1.25, -1.0, -1.25])
+        values = np.concatenate([edges(row).astype(np.float64), bits, near, top])
+        got, want = through(row, values), decode(row, encode(row, values))
+    same = got.view(np.uint64) == want.view(np.uint64)  # zeros with their signs
+    assert np.all(same | (np.isnan(got) & np.isnan(want)))
+    shaped = through(row, values[:12].reshape(3, 4))
+    assert np.array_equal(shaped.ravel(), want[:12], equal_nan=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gate_kernels import Row, change, runner, sequential
 
-from gpulab.numerics import structure
+from gpulab.numerics import errors, structure
 from gpulab.ops.base import RunResult
 from gpulab.ops.matmul import MATMUL
 
@@ -185,3 +185,15 @@ def test_kinds_must_match_element_by_element(kind):
         opposite = right.copy()
         opposite[0, 1] = -kind
         assert structure.check_kinds(opposite, right).index == (0, 1)
+
+
+def test_what_the_usual_allclose_says_is_what_numpy_says():
+    special = [0.0, 1.0, 1.0 + 1e-3, 1.02, 1e30, np.inf, -np.inf, np.nan]
+    for one in special:
+        for other in special:
+            close = {}
+            errors.usual_allclose(close, np.array([one]), np.array([other]))
+            for t in errors.USUAL:
+                with np.errstate(all="ignore"):
+                    want = bool(np.allclose(one, other, rtol=t, atol=t, equal_nan=True))
+                assert close[f"{t:g}"] == want, (one, other)

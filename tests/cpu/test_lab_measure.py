@@ -27,7 +27,7 @@ class FakeRunner:
         self.spoil, self.steps = lambda c: None, 0
         self.device = SimpleNamespace(
             download=lambda array: array.handle.copy(),
-            upload=lambda x, name: DeviceArray(x.shape, x.dtype, x.copy(), name),
+            upload=lambda x, name, rows: DeviceArray(x.shape, x.dtype, x.copy(), name),
             same=lambda one, other: same_bits(one.handle, other.handle),
             refill=lambda array, poison: array.handle.fill(np.nan),
             free=lambda *arrays: None,
@@ -35,6 +35,9 @@ class FakeRunner:
 
     def __call__(self, inputs, *, poison=0):
         return RunResult({"c": inputs["a"] @ inputs["b"]}, True)
+
+    def whole(self, inputs):
+        return inputs
 
     def upload(self, inputs):
         return {n: DeviceArray(x.shape, x.dtype, x.copy(), n) for n, x in inputs.items()}

@@ -199,8 +199,7 @@ def test_rates_are_work_by_time():
 
 
 def test_a_wrong_result_has_no_rate(monkeypatch):
-    monkeypatch.setattr(ceilings.Bound, "refill", lambda self, turn: None)
-    monkeypatch.setattr(ceilings, "difference", lambda got, right: "[0] is 1, not 2")
+    monkeypatch.setattr(ceilings.Bound, "verify", lambda self: "[0] is 1, not 2")
     (record,) = measured("bf16")
     assert record["verdict"] == "FAIL"
     assert "did not do its work" in record["reason"]
