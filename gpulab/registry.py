@@ -114,7 +114,6 @@ class KernelSpec:
             on it; what they are without is for the capability's usual card.
         only_capability: the one capability whose architecture-specific instructions it uses
             (``sm_90a``); None: it runs from the variant's lowest one on.
-        needs_card: why it does not run on the emulated device; empty: it does.
         study: a step on the way to another kernel: it is measured by name or in a ladder, and is
             no row of the op's table.
         atomics: results may differ in the last bits between runs.
@@ -137,7 +136,6 @@ class KernelSpec:
     own_params: Callable[[Variant], tuple[Param, ...]] | None = None
     for_card: Callable[[KernelSpec, int], KernelSpec] | None = None
     only_capability: Capability | None = None
-    needs_card: str = ""
     study: bool = False
     atomics: bool = False
     source: str = ""
@@ -175,8 +173,6 @@ class Case:
             return f"needs sm_{lowest[0]}{lowest[1]}"
         if only is not None and capability != only:
             return f"its instructions are those of sm_{only[0]}{only[1]}a, which no other card has"
-        if self.spec.needs_card and device_kind != "cuda":
-            return self.spec.needs_card
         if dims is None:
             return None
         return self.spec.supports(self.variant, capability, dims)

@@ -16,6 +16,7 @@ import numpy as np
 
 from gpulab.emulator.faults import fault, place_of
 from gpulab.emulator.flow import Segment, destinations
+from gpulab.emulator.meetings import packed
 from gpulab.emulator.ptx.nodes import Instr
 from gpulab.emulator.state import State
 from gpulab.emulator.values import Array, Mask, merge
@@ -71,8 +72,8 @@ class Barriers:
         if words[0] == "cluster":
             return self._cluster(segment, instr, mask)
         red = operands.pop() if "red" in words else None
-        ident = self._uniform(instr, operands[0]) if operands else 0
-        count = self._uniform(instr, operands[1]) if len(operands) > 1 else None
+        idents = self._idents(instr, operands[0], mask) if operands else {0: mask}
+        count = self._count(instr, operands[1], mask) if len(operands) > 1 else None
         if count is not None and count == state.shape[0] and "arrive" not in words:
             count = None
         simple = count is None and "arrive" not in words
@@ -81,14 +82,15 @@ class Barriers:
                 self._reduce(instr, [(None, red)], None)
             self._tell(instr, None, None)
             return segment.index + 1, mask
-        full = np.broadcast_to(True if mask is None else mask, state.shape).copy()
-        if "arrive" in words:
-            if count is None:
-                self._refuse(instr, "bar.arrive needs a thread count")
-            self.arrived[ident] = self.arrived.get(ident, 0) + full.sum(axis=0)
-            executor.add(segment.index + 1, mask)
-        else:
-            self.parked.append(Parked(segment, instr, full, ident, count, red))
+        for ident, mask in idents.items():
+            full = np.broadcast_to(True if mask is None else mask, state.shape).copy()
+            if "arrive" in words:
+                if count is None:
+                    self._refuse(instr, "bar.arrive needs a thread count")
+                self.arrived[ident] = self.arrived.get(ident, 0) + full.sum(axis=0)
+                executor.add(segment.index + 1, mask)
+            else:
+                self.parked.append(Parked(segment, instr, full, ident, count, red))
         self.release()
         return None, None
 
@@ -131,11 +133,27 @@ class Barriers:
     def _refuse(self, instr: Instr, why: str) -> NoReturn:
         raise fault("barrier_divergence", why, instr)
 
-    def _uniform(self, instr: Instr, operand: Array) -> int:
-        first = int(operand.flat[0])
-        if operand.size > 1 and not bool((operand == first).all()):
-            self._refuse(instr, "barrier id and thread count must be the same for all threads")
-        return first
+    def _idents(self, instr: Instr, operand: Array, mask: Mask | None) -> dict[int, Mask | None]:
+        """The lanes of each barrier that the warps name."""
+        if operand.size == 1:
+            return {int(operand.flat[0]): mask}
+        here = np.broadcast_to(True if mask is None else mask, self.state.shape)
+        full = np.broadcast_to(operand, self.state.shape)
+        found = [int(ident) for ident in np.unique(full[here])]
+        if len(found) == 1:
+            return {found[0]: mask}
+        parts: dict[int, Mask | None] = {ident: here & (full == ident) for ident in found}
+        warps = sum(packed(p, p.shape[0]) != 0 for p in parts.values() if p is not None)
+        if np.any(np.asarray(warps) > 1):
+            self._refuse(instr, "the lanes of a warp name different barriers")
+        return parts
+
+    def _count(self, instr: Instr, operand: Array, mask: Mask | None) -> int:
+        here = np.broadcast_to(True if mask is None else mask, self.state.shape)
+        found = np.unique(np.broadcast_to(operand, self.state.shape)[here])
+        if len(found) > 1:
+            self._refuse(instr, "the thread count of a barrier must be the same for all threads")
+        return int(found[0])
 
     def exited(self, gone: Mask | None) -> None:
         """Lanes exit; a block in which only some threads have is remembered."""

@@ -25,7 +25,7 @@ from gpulab.emulator.coalescing import (
     warp_rows,
     wavefronts,
 )
-from gpulab.emulator.observe import Access, Lanes, LaunchInfo, Location, Observer, Scope
+from gpulab.emulator.observe import Access, Kind, Lanes, LaunchInfo, Location, Observer, Scope
 from gpulab.emulator.opclass import CLASSES, classify, matrix_product
 
 _GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
@@ -82,7 +82,10 @@ KEYS: dict[str, Key] = {
     "async_copy_bytes": Key("bytes", "bytes they read"),
     "async_copy_wavefronts": Key("wavefronts", "passes of their writes to shared memory"),
     "async_copy_bank_conflicts": Key("wavefronts", "passes of those beyond the least"),
-    "global_sector_bytes": Key("bytes", "32 times all sectors: what L1 is asked to move"),
+    "tensor_copy_boxes": Key("boxes", "tensor copies (TMA), loads and stores"),
+    "tensor_copy_sectors": Key("sectors", "32-byte sectors of global memory they touch"),
+    "tensor_copy_bytes": Key("bytes", "bytes they move, without what lies outside of a matrix"),
+    "global_sector_bytes": Key("bytes", "32 times all sectors: what L1 and TMA are asked to move"),
 }
 """Every key of fixed name. Further keys: ``instructions.CLASS`` (warp instructions of a class of
 ``opclass.CLASSES``), ``opcode.FULL`` (of one PTX opcode), ``tensor_products.TYPES``."""
@@ -125,6 +128,12 @@ class Counters(Observer):
     ) -> None:
         """Count a block barrier."""
         self._n["barriers"] += len(blocks)
+
+    def boxes(self, kind: Kind, count: int, nbytes: int, sectors: int, location: Location) -> None:
+        """Count tensor copies."""
+        self._n["tensor_copy_boxes"] += count
+        self._n["tensor_copy_sectors"] += sectors
+        self._n["tensor_copy_bytes"] += nbytes
 
     def fence(self, lanes: Lanes, scope: Scope, location: Location) -> None:
         """Count a fence."""
@@ -207,7 +216,7 @@ class Counters(Observer):
                 out[_GLOBAL.format("sectors", op)] / requests if requests else 0.0
             )
         touched = sum(out[_GLOBAL.format("sectors", op)] for op in ("ld", "st"))
-        touched += n["global_atomic_sectors"]
+        touched += n["global_atomic_sectors"] + n["tensor_copy_sectors"]
         out["global_sector_bytes"] = SECTOR * touched
         classes = dict.fromkeys(CLASSES, 0)
         products: Counter[str] = Counter()

@@ -3,7 +3,8 @@
 All lanes of a chunk start together. A group is (segment, mask); groups that reach the same segment
 join. The lowest pending segment runs first, so that lanes which parted at a branch meet again at
 the next common instruction. A group that keeps looping while others wait yields to them from time
-to time (independent thread scheduling), so that spin-waits on another lane make progress.
+to time (independent thread scheduling), so that spin-waits on another lane make progress. One that
+waits for an mbarrier in vain is passed over until an mbarrier changes, or nobody else can run.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Executor:
         self.waiting: dict[int, Mask] = {}
         self.barriers = Barriers(state, self)
         self.streak = 0
+        self.idle: set[int] = set()
+        self.heard = 0
 
     @property
     def everyone(self) -> bool:
@@ -93,20 +96,25 @@ class Executor:
             plain = self.everyone
             function = self.compiler.function(segment, not plain, observed)
             value = function(state, self.registers, mask)
+            if state.waits:
+                state.waits = False
+                self.idle.add(current)
             if segment.end == "next" and plain:
                 current += 1
                 continue
             current, mask = self._leave(segment, mask, value)
 
     def _choose(self) -> int:
-        lowest = min(self.pending)
-        if len(self.pending) == 1:
+        if self.heard != self.state.signals:
+            self.heard = self.state.signals
+            self.idle.clear()
+        order = sorted(self.pending.keys() - self.idle or self.pending)
+        if len(order) == 1:
             self.streak = 0
-            return lowest
+            return order[0]
         self.streak += 1
         if self.streak % PATIENCE:
-            return lowest
-        order = sorted(self.pending)
+            return order[0]
         return order[self.streak // PATIENCE % len(order)]
 
     def _join(self, a: Mask | None, b: Mask | None) -> Mask | None:

@@ -103,7 +103,7 @@ def destinations(instr: Instr) -> list[Reg]:
 
 def sources(instr: Instr) -> list[Reg]:
     """Registers an instruction reads, its guard included; of a guarded one also those it writes
-    (lanes whose guard fails keep the old value)."""
+    (lanes whose guard fails keep the old value), and of wgmma, which adds to them."""
     found: list[Reg] = []
     written = destinations(instr)
     operands = instr.operands
@@ -116,6 +116,8 @@ def sources(instr: Instr) -> list[Reg]:
     if instr.guard is not None:
         found.append(instr.guard)
         found += written
+    elif instr.base == "wgmma":
+        found += written
     return found
 
 
@@ -125,7 +127,8 @@ def _collect(operand: Operand, found: list[Reg]) -> None:
     elif isinstance(operand, Negated):
         found.append(operand.reg)
     elif isinstance(operand, Mem):
-        _collect(operand.base, found)
+        for item in (operand.base, *operand.place):
+            _collect(item, found)
     elif isinstance(operand, Vec):
         for item in operand.items:
             _collect(item, found)

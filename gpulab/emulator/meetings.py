@@ -18,6 +18,7 @@ from gpulab.emulator.values import Array, Mask, as_u32
 if TYPE_CHECKING:
     from gpulab.emulator.executor import Executor
 
+WARPGROUP = 128
 _WEIGHTS = (np.uint32(1) << np.arange(32, dtype=np.uint32))[None, :, None]
 
 
@@ -56,7 +57,16 @@ def ready(executor: Executor, segment: Segment, mask: Mask | None) -> Mask | Non
     if state.live is not None:
         members = members & spread(packed(state.live, threads))
     fine: Mask = (members & ~here) == 0
+    if segment.instrs[0].base == "wgmma":
+        fine = _of_groups(fine)
     return None if bool((fine | ~mask).all()) else fine
+
+
+def _of_groups(fine: Mask) -> Mask:
+    """Lanes whose whole warpgroup is fine, (T, B or 1); a group that is cut off has fewer warps."""
+    starts = np.arange(0, fine.shape[0], WARPGROUP)
+    whole = np.logical_and.reduceat(fine, starts, axis=0)
+    return np.repeat(whole, WARPGROUP, axis=0)[: fine.shape[0]]
 
 
 def deadlock(executor: Executor) -> None:

@@ -259,6 +259,11 @@ class Observer:
             participants: who met, for a named barrier with a thread count; None = the whole block.
         """
 
+    def boxes(self, kind: Kind, count: int, nbytes: int, sectors: int, location: Location) -> None:
+        """Tensor copies were issued: ``count`` boxes, with so many bytes inside their matrix, in
+        so many 32-byte sectors. Of their side in shared memory, and of what wgmma reads there,
+        nothing is told."""
+
     def fence(self, lanes: Lanes, scope: Scope, location: Location) -> None:
         """``membar``/``fence`` by these lanes."""
 

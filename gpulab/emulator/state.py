@@ -88,6 +88,9 @@ class State:
         self._params: dict[tuple[int, str], Array] = {}
         self._lanes: tuple[Mask | None, Lanes] | None = None
         self.copies: Any = None  # cp.async bookkeeping, made by the first copy
+        self.boxes: Any = None  # tensor copies that have not landed, likewise
+        self.waits = False  # whether lanes have just waited for an mbarrier in vain
+        self.signals = 0  # changes of mbarriers, and copies that will change one
 
     @property
     def local(self) -> LocalMemory:

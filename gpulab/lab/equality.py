@@ -80,13 +80,13 @@ def digests(
 ) -> Iterator[dict[str, Any]]:
     """One line for each kernel, variant and size that ``device`` (with its target) can run.
 
-    Kernels that only a card runs are left out: there is nothing to hold to it; so are the runs
-    whose ``run_of`` is in ``known``.
+    Library rows, which only a card runs, are left out, and the runs whose ``run_of`` is in
+    ``known``.
     """
     runs = [
         (c, dims)
         for c in registry.cases(op)
-        if c.spec.backend != "library" and not c.spec.needs_card
+        if c.spec.backend != "library"
         for dims in sizes
         if c.refusal(device.target, device.kind, dims) is None
         and run_of(_run(c, device, dims, seed)) not in known

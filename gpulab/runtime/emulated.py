@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from gpulab import arch
 from gpulab.emulator.machine import Machine, Program
 from gpulab.emulator.observe import Observer
+from gpulab.emulator.tensormap import TensorMap
 from gpulab.errors import FaultError, UsageError
 from gpulab.numerics.repeat import repeated
-from gpulab.registry import LaunchPlan, Param
+from gpulab.registry import LaunchPlan, Param, TensorBox
 from gpulab.runtime import assembly, packing, toolkit
 from gpulab.runtime.cache import Store
 from gpulab.runtime.checks import check_host_array
@@ -162,13 +164,11 @@ class EmulatedDevice(Device):
     def _bind(
         self, function: Function, plan: LaunchPlan, args: Sequence[Any]
     ) -> Callable[[], LaunchReport]:
-        if plan.maps:
-            raise UsageError(
-                f"{function.entry} takes tensor maps: {self.name} has no tensor memory accelerator",
-                fix="run it on a card: --device cuda",
-            )
         code, program = function.handle
-        packed = packing.pack(function.params, args, lambda array: int(array.handle), code.abi)
+        packed = packing.pack(
+            function.params, args, lambda array: int(array.handle), code.abi,
+            {box.param: partial(_map_of, box=box) for box in plan.maps},
+        )  # fmt: skip
 
         def launch() -> LaunchReport:
             report = self.machine.launch(
@@ -178,3 +178,17 @@ class EmulatedDevice(Device):
             return LaunchReport(counters=report.counters, printed=report.printed)
 
         return launch
+
+
+def _map_of(array: DeviceArray, box: TensorBox) -> bytes:
+    """The tensor map of a row-major matrix; arguments were checked by ``check_maps``."""
+    rows, columns = array.shape
+    size, row = array.dtype.itemsize, box.columns * array.dtype.itemsize
+    if box.swizzle_bytes not in (0, row):
+        raise UsageError(
+            f"a box of {row} bytes a row in a swizzle of {box.swizzle_bytes} is not emulated",
+            fix="take boxes as wide as the swizzle, or run it on a card: --device cuda",
+        )
+    return TensorMap(
+        int(array.handle), rows, columns, size, box.rows, box.columns, box.swizzle_bytes
+    ).encode()

@@ -59,12 +59,6 @@ def test_a_kernel_of_one_capability_runs_on_no_newer_one():
     assert case().refusal((10, 0), "cuda") is None
 
 
-def test_a_kernel_for_cards_says_so_elsewhere():
-    card = case(needs_card="it runs on a card only")
-    assert card.refusal((9, 0), "cuda") is None
-    assert card.refusal((9, 0), "emulated") == "it runs on a card only"
-
-
 def test_a_declaration_for_a_card_is_made_where_its_size_is_known():
     def for_card(spec: KernelSpec, multiprocessors: int) -> KernelSpec:
         return replace(spec, idea=f"for {multiprocessors}")

@@ -219,11 +219,11 @@ def test_a_verdict_without_power_is_not_a_pass(tmp_path, monkeypatch):
 
 def test_where_nothing_runs_nothing_is_claimed(tmp_path):
     found, code = covered(
-        [of("softmax", "index32", "bf16"), of("matmul", "wgmma", "fp16")], tmp_path
+        [of("softmax", "index32", "bf16"), of("matmul", "cublas", "fp16", "library")], tmp_path
     )
     assert code == EXIT_INCONCLUSIVE
     assert [line["not_run"] for line in found.values()] == [
-        "shows beyond 2^32 elements only", "wgmma and TMA run on a card only"
+        "shows beyond 2^32 elements only", "needs a card"
     ]  # fmt: skip
 
 

@@ -64,6 +64,10 @@ def test_all_bits_equal_the_cards(key):
     compare(key, GROUPS[key])
 
 
+WAITING = {"wgmma", "wgmma_3xtf32"}
+"""Kernels not yet recorded; tests/gpu compares them with the model that the tests here compare."""
+
+
 @pytest.mark.parametrize("target", ["7.5", "8.0", "8.9", "9.0"])
 @pytest.mark.parametrize("op", SIZES)
 def test_every_kernel_was_recorded(op, target):
@@ -74,14 +78,16 @@ def test_every_kernel_was_recorded(op, target):
     missing = set()
     for case in registry.cases(op):
         v, spec = case.variant, case.spec
-        if spec.backend == "library" or spec.needs_card:
+        if spec.backend == "library":
             continue
         sizes = [d for d in SIZES[op] if case.refusal(arch.parse(target), "cuda", d) is None]
         key = (op, spec.name, spec.backend, v.format, v.accumulator, v.output, v.contract, target)
         dims = [line["dims"] for line in GROUPS[key]] if key in GROUPS else []
         if any(d not in dims for d in sizes):
             missing.add(spec.name)
-    assert not missing
+    assert missing <= WAITING
+    if missing:
+        pytest.skip(f"{op}: no digests from a card yet for {', '.join(sorted(missing))}")
 
 
 def test_what_is_recorded_is_not_run_again():

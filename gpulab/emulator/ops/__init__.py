@@ -15,5 +15,6 @@ from gpulab.emulator.ops import (  # noqa: F401
     moves,
     tensor,
     warp,
+    wgmma,
     wmma,
 )

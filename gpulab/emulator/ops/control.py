@@ -59,7 +59,7 @@ def _fence(instr: Instr, env: Env) -> Op:
 
 _HINTS = {
     "nanosleep": r"nanosleep\.u32",
-    "prefetch": r"prefetch(\.global|\.local)?\.L[12](::evict_last|::evict_normal)?",
+    "prefetch": r"prefetch((\.global|\.local)?\.L[12](::evict_last|::evict_normal)?|\.tensormap)",
     "prefetchu": r"prefetchu\.L1",
     "pmevent": r"pmevent(\.mask)?",
     "griddepcontrol": r"griddepcontrol\.(launch_dependents|wait)",

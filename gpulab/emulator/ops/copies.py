@@ -121,6 +121,10 @@ def _cp(instr: Instr, env: Env) -> Op:
         from gpulab.emulator.ops import mbarrier
 
         return mbarrier.after_copies(instr, env)
+    if words[1] == "bulk":
+        from gpulab.emulator.ops import boxes
+
+        return boxes.bulk(instr, env)
     if words[1] not in ("ca", "cg"):
         stop(instr)
     return _issue(instr, env)

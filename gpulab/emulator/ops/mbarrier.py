@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.emulator import clusters
 from gpulab.emulator.faults import fault
 from gpulab.emulator.ops.copies import copies_of
 from gpulab.emulator.ops.memory import ORDER_WORDS, address_of, offsets
@@ -47,7 +48,7 @@ def _mbarrier(instr: Instr, env: Env) -> Op:
     only(
         instr, words, "init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx",
         "test_wait", "try_wait", "pending_count", "parity", "noComplete", "shared", "shared::cta",
-        "b64", *ORDER_WORDS,
+        "shared::cluster", "b64", *ORDER_WORDS,
     )  # fmt: skip
     form = words[0]
     if form == "pending_count":
@@ -67,6 +68,8 @@ def _mbarrier(instr: Instr, env: Env) -> Op:
 
         def waited(state: Any, _instr: Instr, mask: Mask | None, at: Array, token: Array) -> Array:
             address = offsets(at, offset, 0)
+            if state.boxes is not None:
+                state.boxes.land(state, address, mask)
             (word,) = state.shared.load(state, instr, mask, address, 8, 1)
             phase = word >> np.uint64(63)
             if "parity" in words:
@@ -74,13 +77,16 @@ def _mbarrier(instr: Instr, env: Env) -> Op:
             else:
                 token_phase = token >> np.uint64(63)
             other: Array = phase != token_phase
+            state.waits = not (other if mask is None else other | ~mask).all()
             return other
 
         return Op(waited, (kind, token_kind), ("p",), (base, *operands), results, context=True)
     reads = tuple("u32" for _ in operands)
 
     def function(state: Any, _instr: Instr, mask: Mask | None, at: Array, *extra: Array) -> Any:
-        address = offsets(at, offset, 0)
+        address, columns = offsets(at, offset, 0), None
+        if "shared::cluster" in words:
+            address, columns = clusters.decoded(state, instr, mask, address)
         if form == "init":
             count = extra[0].astype(np.uint64)
             word = count | (count << np.uint64(20)) | np.uint64(_TX_BIAS << 40)
@@ -89,7 +95,7 @@ def _mbarrier(instr: Instr, env: Env) -> Op:
         if form == "inval":
             state.shared.place(state, instr, mask, address, 8, True)
             return None
-        token = _update(state, instr, form, mask, address, extra, "expect_tx" in words)
+        token = _update(state, instr, form, mask, address, extra, "expect_tx" in words, columns)
         return token if results else None
 
     writes = ("u64",) if results else ()
@@ -104,13 +110,18 @@ def _update(
     address: Array,
     extra: tuple[Array, ...],
     with_bytes: bool,
+    owners: Array | None = None,
 ) -> Array:
-    """Arrivals and transactions, lane by lane in order; each lane's token."""
+    """Arrivals and transactions, lane by lane in order; each lane's token.
+
+    ``owners`` are the columns of the blocks that have the objects; None: the lanes' own.
+    """
     shared = state.shared
+    state.signals += 1
     address = shared.place(state, instr, mask, address, 8, True)
     if shared.track:
-        shared._check_valid(state, instr, mask, address, 8)
-    if state.observers:
+        shared._check_valid(state, instr, mask, address, 8, owners)
+    if state.observers and owners is None:
         state.report("shared", "atomic", address, 8, mask, instr, order="acq_rel", scope="cta")
     chosen = np.broadcast_to(True if mask is None else mask, state.shape)
     if state.live is not None:
@@ -119,12 +130,13 @@ def _update(
     amount = np.broadcast_to(extra[0], state.shape) if extra else None
     out = np.zeros(state.shape, np.uint64)
     columns, threads = np.nonzero(chosen.T)
+    own = np.broadcast_to(shared.columns if owners is None else owners, state.shape)
     for b, t in zip(columns.tolist(), threads.tolist(), strict=True):
-        row = int(full[t, b]) >> 2
-        word = int(shared.data[row, b]) | int(shared.data[row + 1, b]) << 32
+        row, owner = int(full[t, b]) >> 2, int(own[t, b])
+        word = int(shared.data[row, owner]) | int(shared.data[row + 1, owner]) << 32
         value = 1 if amount is None else int(amount[t, b])
         out[t, b] = word
-        new = _after(word, form, value, with_bytes)
+        new = after(word, form, value, with_bytes)
         if new is None:
             raise fault(
                 "mbarrier",
@@ -135,11 +147,11 @@ def _update(
                 space="shared",
                 offset=int(full[t, b]),
             )
-        shared.data[row, b], shared.data[row + 1, b] = new & 0xFFFFFFFF, new >> 32
+        shared.data[row, owner], shared.data[row + 1, owner] = new & 0xFFFFFFFF, new >> 32
     return out
 
 
-def _after(word: int, form: str, value: int, with_bytes: bool) -> int | None:
+def after(word: int, form: str, value: int, with_bytes: bool) -> int | None:
     """The object after one operation; None if it has more arrivals than expected."""
     pending, expected, tx, phase = unpack(word)
     if form == "expect_tx":

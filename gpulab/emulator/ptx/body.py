@@ -280,10 +280,15 @@ class BodyParser:
             elif cursor.peek() in ("+", "-"):
                 cursor.accept("+")
                 offset = cursor.integer()
+            place: tuple[Operand, ...] = ()
+            if cursor.accept(","):
+                cursor.expect("{")
+                place = self._operands("}")
+                cursor.expect("}")
             cursor.expect("]")
             if not isinstance(inner, Reg | Sym | Imm):
                 cursor.fail("this address form is not supported")
-            return Mem(inner, offset)
+            return Mem(inner, offset, place)
         if word == "{":
             items = self._operands("}")
             cursor.expect("}")

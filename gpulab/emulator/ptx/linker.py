@@ -232,7 +232,7 @@ def _renamed(operand: Operand, names: dict[str, str]) -> Operand:
     if isinstance(operand, Mem):
         base = _renamed(operand.base, names)
         assert isinstance(base, type(operand.base))
-        return Mem(base, operand.offset)
+        return Mem(base, operand.offset, tuple(_renamed(o, names) for o in operand.place))
     if isinstance(operand, Vec):
         return Vec(tuple(_renamed(o, names) for o in operand.items), operand.pair)
     if isinstance(operand, Negated):

@@ -59,10 +59,11 @@ class Special:
 
 @dataclass(frozen=True)
 class Mem:
-    """``[base + offset]``; a tensor-map style operand has more than one base and is not parsed."""
+    """``[base + offset]``; of a tensor copy ``[map, {x, y}]``, with the place in the tensor."""
 
     base: Reg | Sym | Imm
     offset: int = 0
+    place: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def symbols_of(operand: Operand) -> set[str]:
     if isinstance(operand, Sym):
         return {operand.name}
     if isinstance(operand, Mem):
-        return symbols_of(operand.base)
+        return symbols_of(operand.base).union(*map(symbols_of, operand.place))
     if isinstance(operand, Vec):
         return {s for o in operand.items for s in symbols_of(o)}
     return set()

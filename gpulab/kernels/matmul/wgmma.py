@@ -30,7 +30,6 @@ from gpulab.registry import (
 )
 
 HOPPER: Capability = (9, 0)
-CARD_ONLY = "wgmma and TMA run on a card only"
 PITCH_BYTES = 16
 """Rows that TMA copies begin on multiples of it."""
 LARGEST_DIM = 2**31 - 1024
@@ -213,7 +212,6 @@ register(
         steps=steps,
         for_card=for_card,
         only_capability=HOPPER,
-        needs_card=CARD_ONLY,
         source='PTX ISA, "wgmma", "cp.async.bulk.tensor"; CUTLASS, "Efficient GEMM in CUDA"',
     )
 )

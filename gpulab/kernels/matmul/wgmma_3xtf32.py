@@ -162,7 +162,6 @@ register(
         supports=supports,
         steps=steps,
         only_capability=wgmma.HOPPER,
-        needs_card=wgmma.CARD_ONLY,
         source="CUTLASS, example 27 (3xTF32); H. Ootomo and R. Yokota, IJHPCA 36(4), 2022; "
         'PTX ISA, "wgmma"',
     )

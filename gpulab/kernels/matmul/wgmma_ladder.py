@@ -109,7 +109,6 @@ for _order, _rung in enumerate(RUNGS, start=41):
             plan=partial(plan, _rung),
             supports=wgmma.supports,
             only_capability=wgmma.HOPPER,
-            needs_card=wgmma.CARD_ONLY,
             study=True,
             source='PTX ISA, "wgmma", "cp.async.bulk.tensor"; CUTLASS, "Efficient GEMM in CUDA"',
         )
