@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from gpulab.formats import blas
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -61,7 +63,7 @@ def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     if len(items) == 1 or getattr(_inside, "yes", False):
         yield from map(work, items)
         return
-    with ThreadPoolExecutor(workers(), initializer=_enter) as pool:
+    with blas.one_thread(), ThreadPoolExecutor(workers(), initializer=_enter) as pool:
         yield from pool.map(work, items)
 
 

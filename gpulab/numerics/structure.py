@@ -94,6 +94,8 @@ def check_written(
     first: NDArray[Any], second: NDArray[Any], poisons: tuple[int, int] = POISONS
 ) -> Finding | None:
     """No element follows the poison through two runs on the same inputs."""
+    if poisons[0] != poisons[1] and same_bits(first, second):
+        return None  # what follows two colours differs
 
     def unwritten(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
         return poisoned(one, poisons[0]) & poisoned(two, poisons[1])
@@ -108,6 +110,8 @@ def check_repeat(
     first: NDArray[Any], second: NDArray[Any], poisons: tuple[int, int] = POISONS
 ) -> Finding | None:
     """Two runs on the same inputs give the same bits (unwritten elements are another finding)."""
+    if same_bits(first, second):
+        return None
 
     def differs(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
         unequal: NDArray[np.bool_] = _codes(one) != _codes(two)

@@ -22,6 +22,7 @@ from gpulab.numerics.contract import Capability, VariantLike
 from gpulab.ops.attention_contract import CONTRACTS, AttentionContract, scaled
 from gpulab.ops.attention_data import Data
 from gpulab.ops.attention_families import QUICK, AttentionFamily, draw, families_for, get_family
+from gpulab.ops.attention_formula import key_range
 from gpulab.ops.attention_judge import Case
 from gpulab.ops.base import Dims, Speed
 from gpulab.ops.judging import Asked, JudgedOp
@@ -105,16 +106,8 @@ class Attention(JudgedOp):
 
     def seen_pairs(self, dims: Dims) -> int:
         """Pairs of query and key of one head that causality and window leave."""
-        d = {name: int(value) for name, value in dims.items()}
-        position = np.arange(d["seq_q"], dtype=np.int64) + d["seq_k"] - d["seq_q"]
-        first = np.zeros_like(position)
-        last = np.full_like(position, d["seq_k"])
-        if d["window"]:
-            first = np.maximum(first, position - d["window"] + 1)
-            last = np.minimum(last, position + d["window"])
-        if d["causal"]:
-            last = np.minimum(last, position + 1)
-        return int(np.maximum(last - first, 0).sum())
+        first, last = key_range(dims, np.arange(dims["seq_q"], dtype=np.int64))
+        return int((last - first).sum())
 
     def flops(self, dims: Dims) -> int:
         """4 head_dim for every pair of query and key that causality and window leave."""

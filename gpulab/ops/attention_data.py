@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from gpulab.formats import decode, encode, threads
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.inputs import rounding_share
-from gpulab.numerics.reference import lines
 from gpulab.numerics.simulate import Spread
 from gpulab.ops.attention_contract import AttentionContract
 from gpulab.ops.attention_families import AttentionFamily, draw
@@ -28,11 +27,15 @@ T = TypeVar("T")
 
 FULL_PRODUCTS = 1 << 31
 """Products of one matmul up to which every query is checked."""
+SAMPLED_PRODUCTS = 1 << 29
+"""Products of one matmul on the sample where there are more."""
 _BAND_SCORES = 1 << 20
 """Scores held at a time."""
 _BLOCK_PRODUCTS = 1 << 23
 """Products of one matmul on the block where contracts and mutants are simulated."""
 _FEWEST_QUERIES = 8
+_SHARE_ELEMENTS = 1 << 20
+"""Elements that tell whether storage rounds."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,14 @@ class Inputs:
         stored: arrays by parameter name.
         original: float32 arrays, or None where they are the stored ones.
         exact_sums: no order of the sums rounds (probes).
+        name: what tells them from all others of a contract; None: no answer to them is kept.
     """
 
     share: float
     stored: dict[str, NDArray[Any]]
     original: dict[str, NDArray[Any]] | None
     exact_sums: bool = False
+    name: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,14 @@ class Piece:
     """Some queries of one head, with their answers.
 
     Args:
-        head: inputs.
+        head: of batch * heads.
+        queries: their positions in the sequence (r,).
         answer: what they must give.
         r0: exact over the original inputs.
     """
 
-    head: Head
+    head: int
+    queries: NDArray[np.int64]
     answer: Answer
     r0: Floats
 
@@ -95,9 +102,15 @@ class Data:
 
     def _make(self, family: AttentionFamily) -> Inputs:
         fmt = self.contract.format
-        original = draw(family, self.dims, fmt, self.seed)
-        share = min(rounding_share(fmt, original[n]) for n in "qkv")
-        return Inputs(share, self.store(original), original)
+        differs = family.by_format or family.formats is not None
+        original = self.cached(
+            "originals",
+            family,
+            fmt if differs else "",
+            make=lambda: draw(family, self.dims, fmt, self.seed),
+        )
+        share = min(rounding_share(fmt, _some_rows(original[n])) for n in "qkv")
+        return Inputs(share, self.store(original), original, name=family)
 
     def store(self, original: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Inputs as kernels of the contract take them."""
@@ -114,15 +127,29 @@ class Data:
         a_head = d["seq_k"] * d["head_dim"] * every
         if d["seq_q"] * a_head <= FULL_PRODUCTS:
             return d["seq_q"], f"all {d['seq_q']} queries of {every} heads", 1.0
-        wanted = max(2, FULL_PRODUCTS // a_head)
+        wanted = max(2, SAMPLED_PRODUCTS // a_head)
         count = len(self._queries(0, wanted))
         share = count / d["seq_q"]
-        text = f"{count} of {d['seq_q']} queries of each of {every} heads, over all keys"
+        text = (
+            f"{count} of {d['seq_q']} queries of each of {every} heads, seeded, over all keys; "
+            f"each {d['seq_q'] / (wanted * every):.4g} queries in a row have one of some head"
+        )
         return wanted, text, share
 
     def _queries(self, head: int, wanted: int) -> NDArray[np.int64]:
+        """The first, the last, and a seeded one in each of ``wanted`` equally wide strips.
+
+        A strip is shared out among the heads, a head looking at another part of each, so that
+        together they look at every part.
+        """
+        last = self.dims["seq_q"] - 1
+        if wanted > last:
+            return np.arange(last + 1)
+        every = self.dims["batch"] * self.dims["heads"]
         rng = np.random.Generator(np.random.PCG64([self.seed, head]))
-        return lines(self.dims["seq_q"], wanted, rng)
+        parts = np.arange(wanted) * every + (head + np.arange(wanted)) % every
+        inside = (parts + rng.random(wanted)) * (last + 1) / (wanted * every)
+        return np.unique(np.concatenate([inside.astype(np.int64), [0, last]]))
 
     def pieces(self, inputs: Inputs) -> Iterator[Piece]:
         """The checked queries, a band at a time; heads are worked out several at once."""
@@ -141,14 +168,24 @@ class Data:
                 mine = stored.rows(part)
                 right = answer(self.contract, mine, inputs.exact_sums)
                 r0 = right.out if original is None else exact(original.rows(part))[0]
-                found.append(Piece(mine, right, r0))
+                found.append(Piece(number, mine.queries, right, r0))
             return found
 
         heads = range(d["batch"] * d["heads"])
-        at_once = threads.workers() if wanted * d["seq_k"] >= threads.LEAST else 1
+        at_once = 4 * threads.workers() if wanted * d["seq_k"] >= threads.LEAST else 1
         for first in heads[::at_once]:  # what waits to be looked at stays in memory
-            for found in threads.each(of, heads[first : first + at_once]):
-                yield from found
+
+            def some(first: int = first) -> list[Piece]:
+                parts = threads.each(of, heads[first : first + at_once])
+                return [piece for part in parts for piece in part]
+
+            yield from self._kept("pieces", inputs, first, make=some)
+
+    def _kept(self, what: str, inputs: Inputs, *key: Hashable, make: Callable[[], T]) -> T:
+        """What the contract makes of inputs, kept where they have a name."""
+        if inputs.name is None:
+            return make()
+        return self.cached(what, self.contract, inputs.name, *key, make=make)
 
     def head(
         self,
@@ -182,20 +219,27 @@ class Data:
                     codes if stored else None, scales)  # fmt: skip
 
     def block(self, inputs: Inputs) -> list[Head]:
-        """A few queries of the first and the last head, where simulations and mutants run.
-
-        The last query and a seeded one in each of equally wide strips: under causality the last
-        sees every key.
-        """
+        """A few queries of the first and the last head, where simulations and mutants run: under
+        causality the last query sees every key."""
         d = self.dims
         numbers = sorted({0, d["batch"] * d["heads"] - 1})
         a_query = d["seq_k"] * d["head_dim"] * len(numbers)
         wanted = max(_FEWEST_QUERIES // len(numbers), min(32, _BLOCK_PRODUCTS // a_query))
-        return [self.head(inputs.stored, n, self._queries(n, wanted)) for n in numbers]
+        return self._kept(
+            "block",
+            inputs,
+            make=lambda: [self.head(inputs.stored, n, self._queries(n, wanted)) for n in numbers],
+        )
 
     def answers(self, inputs: Inputs) -> list[Answer]:
         """Answers on the block."""
-        return [answer(self.contract, head, inputs.exact_sums) for head in self.block(inputs)]
+        return self._kept(
+            "answers",
+            inputs,
+            make=lambda: [
+                answer(self.contract, head, inputs.exact_sums) for head in self.block(inputs)
+            ],
+        )
 
     def spread(self, family: AttentionFamily) -> Spread | None:
         """Moments of the simulated contract's error; None where the family is no evidence."""
@@ -209,3 +253,9 @@ class Data:
             return spread(c, self.block(inputs), self.answers(inputs))
 
         return self.cached("spread", *key, make=make)
+
+
+def _some_rows(array: NDArray[Any]) -> NDArray[Any]:
+    """Rows from all over an array."""
+    rows = array.reshape(-1, array.shape[-1])
+    return rows[:: max(1, rows.size // _SHARE_ELEMENTS)]

@@ -19,12 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.errors import UsageError
-from gpulab.formats import Format, get
+from gpulab.formats import Format, get, threads
 
 Floats = NDArray[np.float64]
 Shape = tuple[int, ...]
 Draw = Callable[[np.random.Generator, Shape, Shape, Format], tuple[Floats, Floats, Floats]]
 """(generator, shape of q, shape of k and v, storage format) -> q, k, v."""
+
+DrawGroup = Callable[[np.random.Generator, Shape, Shape, int], tuple[NDArray[Any], ...]]
+"""(generator, shape of a group's q, of its k and v, batch entry) -> q, k, v."""
 
 HIDDEN_SHARE = 0.3
 HIDDEN_EVERY = 7
@@ -41,6 +44,7 @@ class AttentionFamily:
         draw: see ``Draw``.
         rounds: evidence about rounding.
         formats: None, or a predicate of the formats it is made for.
+        by_format: the values depend on the format.
     """
 
     name: str
@@ -48,6 +52,7 @@ class AttentionFamily:
     draw: Draw
     rounds: bool = True
     formats: Callable[[Format], bool] | None = None
+    by_format: bool = False
 
 
 def _normals(
@@ -170,9 +175,11 @@ _ALL = (
     AttentionFamily("equal", "all keys of a head the same", _equal),
     AttentionFamily("offset", "N(0, 1), every key 100 further", _offset),
     AttentionFamily("outlier", "N(0, 1), one element in 1000 from N(0, 10)", _outlier),
-    AttentionFamily("outlier_row", "N(0, 1), one row of V 1e4 or 1e5 times larger", _outlier_row),
+    AttentionFamily(
+        "outlier_row", "N(0, 1), one row of V 1e4 or 1e5 times larger", _outlier_row, by_format=True
+    ),
     AttentionFamily("overflow", "q.k about 2^17, twice what half holds", _overflow),
-    AttentionFamily("near_max", "V near the largest finite number", _near_max),
+    AttentionFamily("near_max", "V near the largest finite number", _near_max, by_format=True),
     AttentionFamily("zero", "all zero", _zero, rounds=False),
 )
 FAMILIES: Mapping[str, AttentionFamily] = {family.name: family for family in _ALL}
@@ -217,13 +224,39 @@ def draw(
     row = get(fmt)
     if family.formats is not None and not family.formats(row):
         raise UsageError(f"the family {family.name} is not made for {fmt}")
-    q_shape = tuple(int(dims[d]) for d in ("batch", "heads", "seq_q", "head_dim"))
-    k_shape = tuple(int(dims[d]) for d in ("batch", "kv_heads", "seq_k", "head_dim"))
-    arrays = family.draw(generator(family.name, seed), q_shape, k_shape, row)
-    found: dict[str, NDArray[Any]] = {
-        name: values.astype(np.float32) for name, values in zip("qkv", arrays, strict=True)
-    }
-    return found | bias_and_mask(dims, seed)
+
+    def one(rng: np.random.Generator, q: Shape, k: Shape, entry: int) -> Any:
+        return family.draw(rng, q, k, row)
+
+    drawn = by_groups(dims, family.name, seed, np.dtype(np.float32), one)
+    return drawn | bias_and_mask(dims, seed)
+
+
+def by_groups(
+    dims: Mapping[str, int], name: str, seed: int, dtype: np.dtype[Any], draw_one: DrawGroup
+) -> dict[str, NDArray[Any]]:
+    """Whole q, k and v of a type: each key head, with the query heads it serves, from a stream of
+    its own; on several cores where there is much to draw."""
+    entries, served = int(dims["batch"]), int(dims["heads"]) // int(dims["kv_heads"])
+    queries, keys, kv_heads, d = (int(dims[x]) for x in ("seq_q", "seq_k", "kv_heads", "head_dim"))
+    shape = (entries, kv_heads, keys, d)
+    q = np.empty((entries, kv_heads, served, queries, d), dtype)
+    k, v = np.empty(shape, dtype), np.empty(shape, dtype)
+
+    def one(number: int) -> None:
+        at = divmod(number, kv_heads)
+        rng = generator(name, seed, number)
+        drawn = draw_one(rng, (1, served, queries, d), (1, 1, keys, d), at[0])
+        for array, part in zip((q, k, v), drawn, strict=True):
+            array[at] = part
+
+    numbers = range(entries * kv_heads)
+    if q.size + k.size < threads.LEAST:
+        for number in numbers:
+            one(number)
+    else:
+        list(threads.each(one, numbers))
+    return {"q": q.reshape(entries, -1, queries, d), "k": k, "v": v}
 
 
 def bias_and_mask(dims: Mapping[str, int], seed: int) -> dict[str, NDArray[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -103,19 +104,32 @@ class Head:
         return x
 
 
-def visible(dims: dict[str, int], queries: NDArray[np.int64]) -> Mask:
+def key_range(
+    dims: Mapping[str, int], queries: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First key that causality and window leave each query, and one past the last (r,).
+
+    A query without a key has an empty range.
+    """
+    position = queries + dims["seq_k"] - dims["seq_q"]
+    first, last = np.zeros_like(position), np.full_like(position, dims["seq_k"])
+    if dims["window"]:
+        first = np.maximum(first, position - dims["window"] + 1)
+        last = np.minimum(last, position + dims["window"])
+    if dims["causal"]:
+        last = np.minimum(last, position + 1)
+    return first, np.maximum(last, first)
+
+
+def visible(dims: Mapping[str, int], queries: NDArray[np.int64]) -> Mask:
     """Keys that causality and window leave (r, n); aligned bottom right.
 
     Query i stands at position i + seq_k - seq_q. Causal: no key behind it. Window w: keys nearer
     than w positions, on both sides.
     """
-    position = queries[:, None] + dims["seq_k"] - dims["seq_q"]
-    key = np.arange(dims["seq_k"])[None, :]
-    seen = np.ones((len(queries), dims["seq_k"]), bool)
-    if dims["causal"]:
-        seen &= key <= position
-    if dims["window"]:
-        seen &= np.abs(key - position) < dims["window"]
+    first, last = key_range(dims, queries)
+    key = np.arange(dims["seq_k"])
+    seen: Mask = (key >= first[:, None]) & (key < last[:, None])
     return seen
 
 
@@ -189,8 +203,8 @@ def answer(contract: AttentionContract, head: Head, exact_sums: bool = False) ->
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         found = softmax(x)
         out = found.p @ head.v
-        size_v = np.abs(head.v)
-        s = found.p @ size_v
+        size_v, squares_v = np.abs(head.v), head.v * head.v
+        s, squares = found.p @ size_v, (found.p * found.p) @ squares_v
         d_x = np.zeros_like(x) if exact_sums else _score_bound(contract, head, x)
         d_x[~np.isfinite(x)] = 0.0
         away = np.where(np.isfinite(x), np.abs(x - found.largest), 0.0)
@@ -201,42 +215,41 @@ def answer(contract: AttentionContract, head: Head, exact_sums: bool = False) ->
         weighted = found.p * relative
         d = weighted @ size_v + np.abs(out) * weighted.sum(axis=1, keepdims=True)
         d += 4.0 * U * np.abs(out)
-        d += TINY * np.where(head.seen, 1.0, 0.0) @ size_v
+        d += TINY * head.seen.any(axis=1, keepdims=True) * size_v.sum(axis=0)
         if not exact_sums:
             product = contract.sums.allowance(keys)
-            summed = rounded_p_bound(contract, found, head)
+            summed = rounded_p_bound(contract, found, head, s, squares)
             summed += product.relative * s + product.absolute * (s > 0)
             d += np.where(alone, 0.0, summed)
         largest = np.abs(found.largest[:, 0])
         d_lse = (found.p * d_x).sum(axis=1)
         d_lse += U * (3.0 * SLACK + 12.0 + walk + 4.0 * largest + 2.0 * np.abs(found.lse))
+        spread = np.sqrt(np.maximum(found.p @ squares_v - out * out, 0.0))
+        unit = _unit(contract, found.p, relative, spread, s, squares)
     d[~np.isfinite(d)] = 0.0
     d_lse[~np.isfinite(d_lse)] = 0.0
-    return Answer(out, found.lse, d, d_lse, s, _unit(contract, head, found, relative, out, s))
+    return Answer(out, found.lse, d, d_lse, s, unit)
 
 
 def _unit(
     contract: AttentionContract,
-    head: Head,
-    found: Softmax,
+    p: Floats,
     relative: Floats,
-    out: Floats,
+    spread: Floats,
     s: Floats,
+    squares: Floats,
 ) -> Floats:
-    """See ``Answer`` (r, d).
+    """See ``Answer`` (r, d); ``spread`` is sqrt(sum p v^2 - o^2), ``squares`` sum p^2 v^2.
 
     To first order an error e_j of each p_j changes o by sum_j p_j e_j (v_j - o): what all keys have
     in common cancels, and a query whose P is on one key errs little, whatever its scores. With
     |e_j| <= E_j that is at most sqrt(sum p E^2) sqrt(sum p v^2 - o^2).
     """
-    p, row = found.p, contract.probability_row
-    with np.errstate(invalid="ignore", over="ignore"):
-        squares = p @ (head.v * head.v)
-        spread = np.sqrt(np.maximum(squares - out * out, 0.0))
-        unit: Floats = np.sqrt((p * relative * relative).sum(axis=1, keepdims=True)) * spread
-        unit += (contract.output_row.unit_roundoff + U * (8.0 + np.sqrt(p.shape[1]))) * s
-        if row is not None:
-            unit += row.unit_roundoff * np.sqrt((p * p) @ (head.v * head.v))
+    row = contract.probability_row
+    unit: Floats = np.sqrt((p * relative * relative).sum(axis=1, keepdims=True)) * spread
+    unit += (contract.output_row.unit_roundoff + U * (8.0 + np.sqrt(p.shape[1]))) * s
+    if row is not None:
+        unit += row.unit_roundoff * np.sqrt(squares)
     return unit
 
 
@@ -254,17 +267,26 @@ def _score_bound(contract: AttentionContract, head: Head, x: Floats) -> Floats:
     return d
 
 
-def rounded_p_bound(contract: AttentionContract, found: Softmax, head: Head) -> Floats:
-    """What rounding P to its format may do to the output (r, d)."""
+def rounded_p_bound(
+    contract: AttentionContract, found: Softmax, head: Head, s: Floats, squares: Floats
+) -> Floats:
+    """What rounding P to its format may do to the output (r, d).
+
+    Args:
+        contract: declared arithmetic.
+        found: the probabilities.
+        head: inputs.
+        s: P |V|.
+        squares: P^2 V^2.
+    """
     row = contract.probability_row
     if row is None:
         return np.zeros((len(head.q), head.v.shape[1]))
-    p, size_v = found.p, np.abs(head.v)
-    worst = row.unit_roundoff * (p @ size_v)
-    walk = RANDOM_WALK * row.unit_roundoff * np.sqrt((p * p) @ (size_v * size_v))
+    worst = row.unit_roundoff * s
+    walk = RANDOM_WALK * row.unit_roundoff * np.sqrt(squares)
     step = 0.5 * row.min_subnormal * p_step(contract)
-    lost = np.minimum(p, step / np.where(found.total == 0, 1.0, found.total))
-    rounded: Floats = np.minimum(worst, walk) + lost @ size_v
+    lost = np.minimum(found.p, step / np.where(found.total == 0, 1.0, found.total))
+    rounded: Floats = np.minimum(worst, walk) + lost @ np.abs(head.v)
     return rounded
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpulab.formats import storage_dtype
+from gpulab.formats import blas, storage_dtype
 from gpulab.numerics import gates, structure
 from gpulab.numerics.gates import RmsSum, rms_limit
 from gpulab.numerics.power import Certificate
@@ -45,6 +45,10 @@ class Case(JudgedCase):
 
     def judge(self) -> Judgement:
         """Run everything and put it together."""
+        with blas.one_thread():
+            return self._judge()
+
+    def _judge(self) -> Judgement:
         results = [self._family(i, family) for i, family in enumerate(self.families)]
         asked = probes(self.effort) if self.rests_on == "both" else ()
         probed = [p for p in (self._probe(probe) for probe in asked) if p is not None]

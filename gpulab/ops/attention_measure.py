@@ -29,16 +29,16 @@ LSE = get("fp32")
 
 def of_piece(data: Data, piece: Piece, outputs: Outputs) -> tuple[Floats, Floats]:
     """The kernel's out (r, d) and log-sum-exp (r,) for a piece, as values."""
-    entry, head = divmod(piece.head.head, data.dims["heads"])
-    out = outputs["out"][entry, head][piece.head.queries]
-    lse = outputs["lse"][entry, head][piece.head.queries]
+    entry, head = divmod(piece.head, data.dims["heads"])
+    out = outputs["out"][entry, head][piece.queries]
+    lse = outputs["lse"][entry, head][piece.queries]
     return decode(data.contract.output, out), lse.astype(np.float64)
 
 
 def place(data: Data, piece: Piece, at: tuple[int, ...]) -> tuple[int, ...]:
     """Index in the whole array of an element of a piece."""
-    entry, head = divmod(piece.head.head, data.dims["heads"])
-    return (entry, head, int(piece.head.queries[at[0]]), *at[1:])
+    entry, head = divmod(piece.head, data.dims["heads"])
+    return (entry, head, int(piece.queries[at[0]]), *at[1:])
 
 
 def largest_r0(data: Data, family: AttentionFamily) -> float:

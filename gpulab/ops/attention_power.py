@@ -118,6 +118,8 @@ def _hidden(contract: AttentionContract, mutant: AttentionMutant, head: Head) ->
     with np.errstate(invalid="ignore"):
         found = softmax(head.scores)
         s = found.p @ np.abs(head.v)
-        allowed = rounded_p_bound(contract, found, head) >= mutant.loss(contract, head)[:, None] * s
+        squares = (found.p * found.p) @ (head.v * head.v)
+        lost = mutant.loss(contract, head)[:, None] * s
+        allowed = rounded_p_bound(contract, found, head, s, squares) >= lost
     hidden: Mask = allowed.all(axis=1) & ~head.alone
     return hidden

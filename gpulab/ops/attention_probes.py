@@ -10,18 +10,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.formats import encode, get
+from gpulab.formats import encode, get, storage_dtype
 from gpulab.ops.attention_contract import AttentionContract
 from gpulab.ops.attention_data import Data, Inputs
-from gpulab.ops.attention_families import bias_and_mask, generator, get_family
-from gpulab.ops.attention_formula import visible
+from gpulab.ops.attention_families import (
+    DrawGroup,
+    Shape,
+    bias_and_mask,
+    by_groups,
+    get_family,
+)
+from gpulab.ops.attention_formula import key_range, visible
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -51,28 +57,26 @@ class AttentionProbe:
 
         def build() -> Inputs | None:
             arrays = self.make(data)
-            return None if arrays is None else Inputs(1.0, arrays, None, self.exact_sums)
+            if arrays is None:
+                return None
+            return Inputs(1.0, arrays, None, self.exact_sums, ("probe", self.name))
 
         return data.cached("probe", *key, make=build)
 
 
-def _shapes(data: Data) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    d = data.dims
-    return (
-        (d["batch"], d["heads"], d["seq_q"], d["head_dim"]),
-        (d["batch"], d["kv_heads"], d["seq_k"], d["head_dim"]),
-    )
-
-
-def _plain(data: Data, q: Any, k: Any, v: Any) -> Arrays:
+def _plain(data: Data, name: str, draw_one: DrawGroup) -> Arrays:
     """Stored arrays of values that the format holds; bias 0, the mask as drawn, scales 1."""
-    fmt = data.contract.format
-    rest = bias_and_mask(data.dims, data.seed)
+    fmt, dims = data.contract.format, data.dims
+    rest = bias_and_mask(dims, data.seed)
     rest["bias"][...] = 0.0
-    arrays = {name: encode(fmt, x) for name, x in zip("qkv", (q, k, v), strict=True)}
+
+    def stored(rng: np.random.Generator, q: Shape, k: Shape, entry: int) -> Any:
+        return tuple(encode(fmt, x) for x in draw_one(rng, q, k, entry))
+
+    arrays = by_groups(dims, name, data.seed, storage_dtype(fmt), stored)
     if data.contract.scaled:
-        for name in "qkv":
-            rest[f"{name}_scale"] = np.ones(arrays[name].shape[:-1], np.float32)
+        for which in "qkv":
+            rest[f"{which}_scale"] = np.ones(arrays[which].shape[:-1], np.float32)
     return arrays | rest
 
 
@@ -96,42 +100,57 @@ def spare_bits(contract: AttentionContract, bits: int, keys: int) -> int:
 
 
 def _uniform(data: Data) -> Arrays:
-    q, k = _shapes(data)
-    rng = generator("uniform", data.seed)
-    bits = integer_bits(data.contract, k[2])
-    odd = rng.integers(1 << (bits - 1), 1 << bits, k) | 1
-    v = odd * rng.choice([-1.0, 1.0], (*k[:-1], 1))
-    v[..., 1::2] = np.abs(v[..., 1::2])  # half of the columns are sums of one sign
-    v *= np.where(rng.random((*k[:-1], 1)) < 0.5, 1.0, 2.0 ** spare_bits(data.contract, bits, k[2]))
-    keys = rng.standard_normal(k)
-    return _plain(data, np.zeros(q), keys, v * 2.0 ** -min(bits, 8))
+    keys = data.dims["seq_k"]
+    bits = integer_bits(data.contract, keys)
+    larger = 2.0 ** spare_bits(data.contract, bits, keys)
+
+    def one(rng: np.random.Generator, q: Shape, k: Shape, entry: int) -> Any:
+        odd = rng.integers(1 << (bits - 1), 1 << bits, k) | 1
+        v = odd * rng.choice([-1.0, 1.0], (*k[:-1], 1))
+        v[..., 1::2] = np.abs(v[..., 1::2])  # half of the columns are sums of one sign
+        v *= np.where(rng.random((*k[:-1], 1)) < 0.5, 1.0, larger)
+        return np.zeros(q), rng.standard_normal(k), v * 2.0 ** -min(bits, 8)
+
+    return _plain(data, "uniform", one)
 
 
 def _one_hot(data: Data) -> Arrays | None:
-    q, k = _shapes(data)
-    width = max(1, int(np.ceil(np.log2(k[2]))))
-    if width > q[3]:
-        return None
     d = data.dims
-    rng = generator("one_hot", data.seed)
-    patterns = np.zeros((k[2], q[3]))
-    bits = (np.arange(k[2])[:, None] >> np.arange(width)) & 1
+    width = max(1, int(np.ceil(np.log2(d["seq_k"]))))
+    if width > d["head_dim"]:
+        return None
+    patterns = np.zeros((d["seq_k"], d["head_dim"]))
+    bits = (np.arange(d["seq_k"])[:, None] >> np.arange(width)) & 1
     patterns[:, :width] = 2.0 * bits - 1.0
-    seen = visible(d, np.arange(q[2]))
     mask = bias_and_mask(d, data.seed)["mask"]
-    size = 2.0 ** np.ceil(np.log2(0.5 * GAP * np.sqrt(q[3])))
+    size = 2.0 ** np.ceil(np.log2(0.5 * GAP * np.sqrt(d["head_dim"])))
     size = min(size, 2.0 ** np.floor(np.log2(get(data.contract.format).max_finite)))
-    queries = np.empty(q)
-    for entry in range(q[0]):
-        mine = seen.copy()
-        if d["mask_planes"]:
-            mine &= mask[entry if d["mask_planes"] > 1 else 0] != 0
-        for row in range(q[2]):
-            keys = np.nonzero(mine[row])[0]
-            keys = keys if len(keys) else np.arange(k[2])
-            targets = rng.choice(keys, q[1])
-            queries[entry, :, row] = size * patterns[targets]
-    return _plain(data, queries, np.broadcast_to(patterns, k), rng.standard_normal(k))
+
+    def one(rng: np.random.Generator, q: Shape, k: Shape, entry: int) -> Any:
+        plane = mask[entry if len(mask) > 1 else 0] if len(mask) else None
+        targets = _seen_keys(d, plane, rng.random(q[:-1]))
+        return size * patterns[targets], patterns, rng.standard_normal(k)
+
+    return _plain(data, "one_hot", one)
+
+
+def _seen_keys(
+    dims: Mapping[str, int], mask: NDArray[np.int8] | None, share: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """A key that each query sees, ``share`` of the way from the first to the last (..., seq_q); of
+    all keys where it sees none."""
+    queries = np.arange(dims["seq_q"], dtype=np.int64)
+    if mask is None:
+        first, last = key_range(dims, queries)
+        none = first == last
+        first, last = np.where(none, 0, first), np.where(none, dims["seq_k"], last)
+        return first + (share * (last - first)).astype(np.int64)
+    seen = visible(dims, queries) & (mask != 0)
+    seen[~seen.any(axis=1)] = True
+    found: NDArray[np.int64] = np.argsort(~seen, axis=1, kind="stable")[
+        queries, (share * seen.sum(axis=1)).astype(np.int64)
+    ]
+    return found
 
 
 def _non_finite(data: Data) -> Arrays | None:

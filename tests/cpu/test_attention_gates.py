@@ -144,8 +144,8 @@ def test_the_reference_by_loops_over_python_floats():
     inputs = data.family(get_family("normal"))
     q, k, v = (decode("fp16", inputs.stored[n]) for n in "qkv")
     for piece in data.pieces(inputs):
-        h = piece.head.head
-        for r, i in enumerate(piece.head.queries):
+        h = piece.head
+        for r, i in enumerate(piece.queries):
             x = {}
             for j in range(6):
                 if sees(d, 0, i, j, inputs.stored["mask"]):
