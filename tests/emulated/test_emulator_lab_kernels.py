@@ -161,7 +161,9 @@ def load_source(source: Source, capabilities: Iterable[Capability]) -> None:
             LOADER.load(compiled(source, capability, together), capability)
         for entry, case in entries.items():
             if case is not None:
-                build = RawBuild(source.file, entry, *source[1:])
+                build = RawBuild(
+                    source.file, entry, source.defines, source.feature_target, source.contract
+                )
                 code = assembly.prepare(build, case.spec.params(case.variant), capability)
                 LOADER.load(code.ptx, capability)
 
