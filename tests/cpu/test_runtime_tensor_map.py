@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -242,13 +243,15 @@ def test_an_older_card_has_no_tensor_maps(cupy, tmp_path, driver):
         card.launch(function, PLAN, [x, y, 8])
 
 
-def test_the_emulated_device_says_what_it_lacks(tmp_path):
+def test_the_emulated_device_has_maps_of_its_own_and_says_what_it_lacks(tmp_path):
     device = EmulatedDevice((9, 0))
     path = tmp_path / "look.cu"
     path.write_text(SOURCE)
     function = device.build(RawBuild(str(path), "look"), PARAMS)
     x, y = arrays(device)
-    with pytest.raises(UsageError, match="emulated sm_90 has no tensor memory accelerator") as said:
-        device.launch(function, PLAN, [x, y, 8])
+    device.launch(function, PLAN, [x, y, 8])
+    narrow = replace(PLAN, maps=(TensorBox("x", 8, 32),))
+    with pytest.raises(UsageError, match="a box of 64 bytes a row in a swizzle of 128") as said:
+        device.launch(function, narrow, [x, y, 8])
     assert "--device cuda" in said.value.fix
     assert device.multiprocessors is None
