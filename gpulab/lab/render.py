@@ -84,6 +84,13 @@ def refused_together(records: Sequence[Record]) -> list[list[Record]]:
     return groups
 
 
+def _rows_name(together: Sequence[Record]) -> str:
+    """``2 rows: bf16, tf32``; of more than two formats the number alone."""
+    formats = list(dict.fromkeys(r["format"] for r in together))
+    count = f"{len(together)} rows"
+    return f"{count}: {', '.join(formats)}" if len(formats) <= 2 else count
+
+
 def ladder(records: Sequence[Record], title: str) -> Table:
     """The ladder: one row differs from the one above in number format and nothing else."""
     ran = [r for r in records if r.get("verdict") is not None]
@@ -110,7 +117,7 @@ def ladder(records: Sequence[Record], title: str) -> Table:
         r, kernel = together[0], f"{together[0]['backend']}/{together[0]['kernel']}"
         if r.get("verdict") is None:
             blank = [""] * (len(table.columns) - 3)
-            name = case_name(r) if len(together) == 1 else f"{len(together)} rows"
+            name = case_name(r) if len(together) == 1 else _rows_name(together)
             table.add_row(name, kernel, *blank, escape(str(r["reason"])), style="dim")
             continue
         cells = [

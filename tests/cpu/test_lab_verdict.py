@@ -118,10 +118,12 @@ def test_refused_neighbours_of_one_kernel_and_reason_take_one_line():
     text = shown([row(), refused, refused | {"format": "bf16"}, alone, refused])
     lines = [line.split() for line in text.splitlines() if "needs sm_89" in line]
     assert [line[:3] for line in lines] == [
-        ["2", "rows", "raw/simt"],
+        ["2", "rows:", "fp16,"],
         ["fp16,", "fp32", "acc"],
         ["fp16,", "fp32", "acc"],
     ]
+    assert "2 rows: fp16, bf16 " in text
+    assert "3 rows " in shown([row(), *(refused | {"format": f} for f in ("fp16", "bf16", "tf32"))])
 
 
 def test_rows_of_one_format_are_told_apart_by_contract_and_output():
