@@ -64,11 +64,12 @@ def bench(
         DeviceMissingError: there is no card.
         UsageError: bad numbers.
     """
-    from gpulab import ops
+    from gpulab import ops, registry
     from gpulab.bench import bandwidth, roofline
     from gpulab.bench.records import append, check_folder
     from gpulab.cli.session import evaluate_cases, open_session
     from gpulab.lab import render, verdict
+    from gpulab.lab.compiling import Ahead
     from gpulab.lab.environment import environment
 
     check_seed(seed)
@@ -79,14 +80,21 @@ def bench(
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
     by_memory = ops.get(op).speed == "gb_per_s"
     limits = roofline.Roofline(session.device)
+    cases = [
+        case
+        for case in registry.cases(op, kernel=kernel, backend=backend, format=format_)
+        if not case.variant.lesson
+        and (case.variant.contract != "" or not residual)
+        and contract in (None, case.variant.contract)
+    ]
+    ahead = Ahead(session.device)
+    click.get_current_context().call_on_close(ahead.close)
+    for dims in shapes:
+        ahead.submit(cases, dims)
     every: list[Record] = []
     for dims in shapes:
         records = evaluate_cases(
-            session, op, dims, seed=seed, runs=runs, warmup=warmup,
-            kernel=kernel, backend=backend, format_=format_,
-            wanted=lambda case: not case.variant.lesson
-            and (case.variant.contract != "" or not residual)
-            and contract in (None, case.variant.contract),
+            session, op, dims, seed=seed, runs=runs, warmup=warmup, chosen=cases, ahead=ahead,
             yardstick=bandwidth.yardstick(bandwidth.traffic(op)) if by_memory else None,
         )  # fmt: skip
         records = records if by_memory else limits.over(records)

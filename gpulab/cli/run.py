@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import click
@@ -43,7 +42,8 @@ def command(
     """
     from gpulab import registry
     from gpulab.cli.session import Session, evaluate_cases, open_session, print_counters
-    from gpulab.lab import evaluate, growth, lessons, render, suite, verdict
+    from gpulab.lab import growth, lessons, render, suite, verdict
+    from gpulab.lab.compiling import Ahead
     from gpulab.report.capability import PROBED, capability_report
     from gpulab.report.probe import run_probes
     from gpulab.report.render import capability_table
@@ -63,13 +63,13 @@ def command(
     )
     opened = session.device
     sections = suite.sections(opened.kind, full)
-    ahead = ThreadPoolExecutor(1)  # CUDA C++ compiles beside what is interpreted and judged
+    ahead = Ahead(opened)  # compiles beside what is interpreted and judged
+    click.get_current_context().call_on_close(ahead.close)
+    sides = FULL_LADDER[opened.kind] if full else (LADDER[opened.kind],)
+    for side in sides:
+        ahead.submit(list(registry.cases("matmul")), {"m": side, "n": side, "k": side})
     for section in sections:
-        cases = list(registry.cases(section.op, format=section.formats))
-        ahead.submit(evaluate.compile_ahead, cases, opened, section.dims)
-    click.get_current_context().call_on_close(
-        lambda: ahead.shutdown(wait=False, cancel_futures=True)
-    )
+        ahead.submit(list(registry.cases(section.op, format=section.formats)), section.dims)
     session.say()
     lines = capability_report(opened.capability, run_probes(opened, PROBED))
     for line in lines:
@@ -77,9 +77,9 @@ def command(
     show(session, capability_table(lines, opened.capability, f"{opened.name}, {opened.kind}"))
 
     records: list[dict[str, Any]] = []
-    for side in FULL_LADDER[opened.kind] if full else (LADDER[opened.kind],):
+    for side in sides:
         dims = {"m": side, "n": side, "k": side}
-        found = evaluate_cases(session, "matmul", dims, seed=seed)
+        found = evaluate_cases(session, "matmul", dims, seed=seed, ahead=ahead)
         for record in found:
             session.emit(record)
         if not as_json:
@@ -96,8 +96,9 @@ def command(
     judged = []
     for section in sections:
         found = evaluate_cases(
-            session, section.op, section.dims, seed=seed, format_=section.formats, measure=False
-        )
+            session, section.op, section.dims, seed=seed, format_=section.formats, measure=False,
+            ahead=ahead,
+        )  # fmt: skip
         for record in found:
             session.emit(record)
         judged.append((section, found))

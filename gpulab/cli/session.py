@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gpulab import arch, ops, registry
 from gpulab.errors import UsageError
 from gpulab.lab import evaluate, render, verdict
+from gpulab.lab.compiling import Ahead
 from gpulab.lab.measure import MakeYardstick
 from gpulab.ops.base import Op
 from gpulab.registry import Dims
@@ -182,10 +183,12 @@ def evaluate_cases(
     wanted: Callable[[registry.Case], bool] = lambda case: True,
     operation: Op | None = None,
     yardstick: MakeYardstick | None = None,
+    ahead: Ahead | None = None,
 ) -> list[dict[str, Any]]:
     """Records of the rows, refused ones included, in ladder order.
 
-    ``operation`` is the op where it is not as registered (another eps, given labels).
+    ``operation`` is the op where it is not as registered (another eps, given labels); ``ahead``
+    are compilations under way for further sizes.
 
     Raises:
         UsageError: no row is left.
@@ -210,5 +213,6 @@ def evaluate_cases(
             runs=runs,
             warmup=warmup,
             yardstick=yardstick,
+            ahead=ahead,
             on_case=lambda case: bar.update(task, advance=1, description=case.label),
         )

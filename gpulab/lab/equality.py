@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab import ops, registry
-from gpulab.lab.evaluate import compile_ahead
+from gpulab.lab.compiling import compile_ahead
 from gpulab.lab.runner import KernelRunner
 from gpulab.registry import Case
 from gpulab.runtime.device import Device

@@ -8,20 +8,18 @@ others go on.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gpulab import arch, ops
 from gpulab.emulator.occupancy import occupancy
 from gpulab.errors import GpulabError
 from gpulab.lab import measure
+from gpulab.lab.compiling import Ahead
 from gpulab.lab.runner import KernelRunner
 from gpulab.numerics.cache import Cache
 from gpulab.ops.base import Effort, Op
-from gpulab.registry import Case, Dims, RawBuild
-from gpulab.runtime import assembly
+from gpulab.registry import Case, Dims
 from gpulab.runtime.device import Device
 
 Record = dict[str, Any]
@@ -85,6 +83,7 @@ def evaluate_all(
     runs: int = 10,
     warmup: int = 3,
     yardstick: measure.MakeYardstick | None = None,
+    ahead: Ahead | None = None,
     on_case: Callable[[Case], object] = _nothing,
 ) -> list[Record]:
     """Records of the cases at one size, in their order.
@@ -101,32 +100,36 @@ def evaluate_all(
         runs: timed runs of each row, interleaved.
         warmup: untimed runs of each before.
         yardstick: makes the memory traffic that is timed beside the rows (card).
+        ahead: compilations under way for further sizes; None: those of this one are begun here.
         on_case: told before each row.
 
     Raises:
         UsageError: impossible dims.
     """
-    compile_ahead(cases, device, dims)
     cache = Cache()
     records: list[Record] = []
     ready: list[tuple[KernelRunner, Record]] = []
-    for case in cases:
-        on_case(case)
-        record = identity(case, device, dims)
-        records.append(record)
-        refusal = case.refusal(device.target, device.kind, dims)
-        if refusal is not None:
-            record["reason"] = refusal
-            continue
-        try:
-            runner = KernelRunner(case, device, dims, op)
-            record.update(_judge(case, runner, seed, effort, families, cache))
-        except GpulabError as error:
-            _failed(record, error)
-        else:
-            record["scalars"] = dict(runner.op.scalars(case.variant, dims))
-            record["resources"] = resources(runner)
-            ready.append((runner, record))
+    with contextlib.ExitStack() as left:
+        ahead = ahead or left.enter_context(Ahead(device))
+        ahead.submit(cases, dims)
+        for case in cases:
+            on_case(case)
+            record = identity(case, device, dims)
+            records.append(record)
+            refusal = case.refusal(device.target, device.kind, dims)
+            if refusal is not None:
+                record["reason"] = refusal
+                continue
+            try:
+                ahead.wait(case, dims)
+                runner = KernelRunner(case, device, dims, op)
+                record.update(_judge(case, runner, seed, effort, families, cache))
+            except GpulabError as error:
+                _failed(record, error)
+            else:
+                record["scalars"] = dict(runner.op.scalars(case.variant, dims))
+                record["resources"] = resources(runner)
+                ready.append((runner, record))
     if measured and device.kind == "cuda":
         measure.time_rows(
             ready, seed=seed, runs=runs, warmup=warmup, cache=cache, yardstick=yardstick
@@ -135,27 +138,6 @@ def evaluate_all(
         measure.count_rows(ready, seed=seed, cache=cache)
     _compare_accumulators(records)
     return records
-
-
-def compile_ahead(cases: Sequence[Case], device: Device, dims: Dims) -> None:
-    """Compile all CUDA C++ of the rows into the cache at once, on all cores.
-
-    An error is left for the row's own build to report.
-    """
-
-    def compile_one(case: Case) -> None:
-        spec, variant = case.on(device.multiprocessors).spec, case.variant
-        if spec.build is None or case.refusal(device.target, device.kind, dims) is not None:
-            return
-        steps = [(s.build, s.params) for s in spec.steps(variant, device.target, dims)]
-        own = (spec.build(variant, device.target, dims), spec.params(variant))
-        for request, params in (*steps, own):
-            if isinstance(request, RawBuild):
-                with contextlib.suppress(GpulabError):
-                    assembly.prepare(request, params, device.target, kit=device.kit)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, cases))
 
 
 def _judge(

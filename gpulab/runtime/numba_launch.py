@@ -1,8 +1,8 @@
 """Numba's own launch on a card, of the cubin that the lab assembled.
 
-Numba compiles a kernel anew for the card, with contraction on and at link time. So that the card
-runs the very PTX that the emulated device runs, its compiled kernel is given our cubin in place of
-the one it would link; argument handling and launch are Numba's.
+Numba would compile a kernel anew for the card, with contraction on and at link time. So that the
+card runs the very PTX that the emulated device runs, its kernel object is given our cubin instead;
+argument handling and launch are Numba's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,24 @@ from typing import Any
 
 from gpulab.registry import LaunchPlan
 from gpulab.runtime.numba_ptx import NumbaPtx
+
+
+def rebuilt(compiled: NumbaPtx) -> Any:
+    """Numba's kernel object for what was compiled, made as Numba itself makes one of its cache:
+    nothing is compiled again, which would take seconds a kernel (not public API)."""
+    codegen = importlib.import_module("numba.cuda.codegen")
+    dispatcher = importlib.import_module("numba.cuda.dispatcher")
+    target = importlib.import_module("numba.cuda.descriptor").cuda_target.target_context
+    return dispatcher._Kernel._rebuild(
+        cooperative=False,
+        name=compiled.entry,
+        signature=importlib.import_module("numba").types.void(*compiled.types),
+        codelibrary=codegen.CUDACodeLibrary(target.codegen(), compiled.entry, compiled.entry),
+        debug=False,
+        lineinfo=False,
+        call_helper=None,
+        extensions=[],
+    )
 
 
 class NumbaKernel:
@@ -29,13 +47,11 @@ class NumbaKernel:
         self.cubin = cubin
         self._cuda = importlib.import_module("numba.cuda")
         numba_driver = importlib.import_module("numba.cuda.cudadrv.driver")
-        dispatcher = importlib.import_module("numba.cuda.dispatcher")
-        self._kernel = dispatcher._Kernel(compiled.function, compiled.types)
+        self._kernel = rebuilt(compiled)
         library = self._kernel._codelibrary
         library._cubin_cache[library._ensure_cc(None)] = numba_driver.ObjectCode.from_cubin(
             cubin.read_bytes(), name=compiled.entry
         )
-        library._entry_name = compiled.entry
         self._kernel.bind()
         self._stream = numba_driver._to_core_stream(self._cuda.external_stream(stream))
 

@@ -15,6 +15,7 @@ from gpulab.formats import decode, encode
 from gpulab.kernels.matmul import wgmma, wgmma_ladder
 from gpulab.kernels.matmul.wgmma_tiles import CANDIDATES
 from gpulab.lab import evaluate
+from gpulab.lab.compiling import compile_ahead
 from gpulab.lab.runner import KernelRunner
 from gpulab.numerics import simulate
 from gpulab.numerics.contract import Contract
@@ -60,7 +61,7 @@ def card():
     device = CudaDevice(connection=CONNECTION)
     every = [with_tile(v, t) for v in wgmma.VARIANTS for t in tiles(v)]
     rungs = list(registry.cases("matmul", kernel=",".join(wgmma_ladder.LADDER)))
-    evaluate.compile_ahead([*every, *rungs], device, {"m": 64, "n": 64, "k": 64})
+    compile_ahead([*every, *rungs], device, {"m": 64, "n": 64, "k": 64})
     return device
 
 

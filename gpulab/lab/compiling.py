@@ -1,0 +1,161 @@
+"""Compiling what rows need before they need it, on all cores.
+
+NVRTC works outside the interpreter lock, so CUDA C++ compiles in threads. Numba does not, and takes
+seconds for a kernel: for a card, which waits meanwhile, other processes compile its kernels into
+the cache, where this one finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from types import TracebackType
+
+from gpulab import registry
+from gpulab.errors import GpulabError
+from gpulab.registry import Capability, Case, Dims, NumbaBuild, Param, RawBuild, Variant
+from gpulab.runtime import assembly, cache
+from gpulab.runtime.cache import Store
+from gpulab.runtime.device import Device
+from gpulab.runtime.toolkit import Toolkit
+
+FEWEST_CORES = 3
+"""Below, processes that import Numba again would only be in the way of this one."""
+Request = tuple[RawBuild | NumbaBuild, tuple[Param, ...]]
+_Name = tuple[str, str, str, Variant]
+
+
+def requests(
+    case: Case, target: Capability, multiprocessors: int | None, dims: Dims
+) -> Iterator[Request]:
+    """What a row that can run there compiles: its steps, and its own kernel."""
+    spec, variant = case.on(multiprocessors).spec, case.variant
+    if spec.build is None:
+        return
+    for step in spec.steps(variant, target, dims):
+        yield step.build, step.params
+    own = spec.own_params or spec.params
+    yield spec.build(variant, target, dims), own(variant)
+
+
+class Ahead:
+    """Compilations under way; ends them when left.
+
+    An error is left for the row's own build to report.
+
+    Args:
+        device: compile for its target.
+        processes: that compile Numba kernels; None: as many as there are cores, for a card.
+    """
+
+    def __init__(self, device: Device, processes: int | None = None) -> None:
+        cores = os.cpu_count() or 1
+        if processes is None:
+            processes = cores if device.kind == "cuda" and cores >= FEWEST_CORES else 0
+        self.device, self.processes = device, processes
+        self._threads = ThreadPoolExecutor(cores)
+        self._others: Executor | None = None
+        self._rows: dict[Hashable, list[Future[None]]] = {}
+        self._numba: dict[Hashable, Future[None]] = {}
+
+    def submit(self, cases: Sequence[Case], dims: Dims) -> None:
+        """Begin to compile rows at a size; those that were begun before go on."""
+        device = self.device
+        for case in cases:
+            if _key(case, dims) in self._rows:
+                continue
+            begun = self._rows[_key(case, dims)] = []
+            if case.refusal(device.target, device.kind, dims) is not None:
+                continue
+            with contextlib.suppress(GpulabError):
+                for request, params in requests(case, device.target, device.multiprocessors, dims):
+                    if isinstance(request, RawBuild):
+                        begun.append(self._threads.submit(self._compile, request, params))
+                    elif self.processes:
+                        begun.append(self._elsewhere(case, dims, request.key, params))
+
+    def wait(self, case: Case, dims: Dims) -> None:
+        """Until what was begun for a row at a size is there."""
+        for future in self._rows.get(_key(case, dims), ()):
+            with contextlib.suppress(Exception):  # a process that died: compiled here instead
+                future.result()
+
+    def _compile(self, request: RawBuild, params: tuple[Param, ...]) -> None:
+        with contextlib.suppress(GpulabError):
+            assembly.prepare(request, params, self.device.target, kit=self.device.kit)
+
+    def _elsewhere(
+        self, case: Case, dims: Dims, key: str, params: tuple[Param, ...]
+    ) -> Future[None]:
+        """The compilation of a row's Numba kernels in another process; one that another row at
+        another size has too, once."""
+        known = (key, params)
+        if known not in self._numba:
+            if self._others is None:
+                spawn = multiprocessing.get_context("spawn")  # threads and a card do not fork
+                self._others = ProcessPoolExecutor(self.processes, spawn)
+            device, spec = self.device, case.spec
+            name = (spec.op, spec.backend, spec.name, case.variant)
+            self._numba[known] = self._others.submit(
+                compile_numba, name, dict(dims), device.target, device.multiprocessors,
+                device.kit, cache.default_store(),
+            )  # fmt: skip
+        return self._numba[known]
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        for pool in (self._threads, self._others):
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _key(case: Case, dims: Dims) -> Hashable:
+    return case, tuple(sorted(dims.items()))
+
+
+def compile_numba(
+    name: _Name,
+    dims: dict[str, int],
+    target: Capability,
+    multiprocessors: int | None,
+    kit: Toolkit,
+    store: Store,
+) -> None:
+    """Compile the Numba kernels of a row into a store; what another process is asked to do.
+
+    Args:
+        name: op, backend and kernel of the row, and its variant.
+        dims: of the operation.
+        target: what to compile for.
+        multiprocessors: of the card.
+        kit: the toolchain.
+        store: where the code is kept.
+    """
+    op, backend, kernel, variant = name
+    (spec,) = (s for s in registry.specs(op) if (s.backend, s.name) == (backend, kernel))
+    for request, params in requests(Case(spec, variant), target, multiprocessors, dims):
+        if isinstance(request, NumbaBuild):
+            with contextlib.suppress(GpulabError):
+                assembly.prepare(request, params, target, kit=kit, store=store)
+
+
+def compile_ahead(cases: Sequence[Case], device: Device, dims: Dims) -> None:
+    """Compile what rows need at a size into the cache, and wait for it."""
+    with Ahead(device) as ahead:
+        ahead.submit(cases, dims)
+        for case in cases:
+            ahead.wait(case, dims)
