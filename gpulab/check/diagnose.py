@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 
 FAULTS = {
     "out_of_bounds": ("out-of-bounds", "guard the access: {guard}"),
+    "address_space": ("out-of-bounds", "guard the access: {guard}"),  # an address far off
     "guard_zone": ("out-of-bounds", "guard the store: {guard}"),
     "misaligned": (
         "misaligned",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from gpulab.errors import BuildError
+from gpulab.errors import BuildError, DeviceMissingError
 from gpulab.runtime.toolkit import Toolkit
 
 _FRONT = re.compile(
@@ -71,8 +72,8 @@ def build_error(
     target: str,
     kit: Toolkit,
     ptx: Callable[[], str] | None = None,
-) -> BuildError:
-    """The error for a failed compilation.
+) -> BuildError | DeviceMissingError:
+    """The error for a failed compilation; of the installation, if CUDA's own headers lack one.
 
     Args:
         log: all that the compiler said.
@@ -91,6 +92,12 @@ def build_error(
         else:
             where = Place(front["file"], int(front["line"]))
         missing = _MISSING.search(text)
+        if missing and any(Path(front["file"]).is_relative_to(f) for f in kit.headers):
+            return DeviceMissingError(
+                f"the CUDA headers are incomplete: {front['file']} includes {missing['name']}, "
+                "which is not installed",
+                fix=kit.pip_command,
+            )
         if missing and _CUDA_HEADER.match(missing["name"]):
             fix = kit.pip_command
             if not kit.headers:

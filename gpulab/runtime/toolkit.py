@@ -19,11 +19,16 @@ from gpulab.runtime import driver
 
 PIP_NVRTC = (
     "pip install 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-runtime>=13,<14' "
-    "'nvidia-cuda-crt>=13,<14'"
+    "'nvidia-cuda-crt>=13,<14' 'nvidia-cuda-cccl>=13,<14'"
 )
-PIP_NVRTC_12 = "pip install 'nvidia-cuda-nvrtc-cu12>=12.9,<13' 'nvidia-cuda-runtime-cu12>=12.9,<13'"
+PIP_NVRTC_12 = (
+    "pip install 'nvidia-cuda-nvrtc-cu12>=12.9,<13' 'nvidia-cuda-runtime-cu12>=12.9,<13' "
+    "'nvidia-cuda-cccl-cu12>=12.9,<13'"
+)
 PIP_NVVM = "pip install 'nvidia-nvvm>=13,<14'"
 PIP_NUMBA = "pip install 'numba>=0.61' 'numba-cuda>=0.30,<0.31' 'nvidia-nvvm>=13,<14'"
+_PARTS = ("crt/mma.h", "nv/target")
+"""Headers that CUDA's headers include and other wheels or folders may hold: one of each."""
 _LIBRARY = re.compile(r"libnvrtc\.so\.(\d+)(\.\d+)*$")
 
 
@@ -151,9 +156,10 @@ def _headers_for(version: tuple[int, int]) -> tuple[tuple[Path, ...], tuple[int,
     if not same:
         return (), None
     folder, found = same[0]
-    # The CUDA 12 wheels leave crt/ out of the runtime wheel; a separate one may bring it.
-    crt = [folder.parent.parent / "cuda_crt" / "include"]
-    return (folder, *(c for c in crt if c.is_dir())), found
+    near = ("cccl", "../../cuda_crt/include", "../../cuda_cccl/include")
+    places = [p for f, v in same if v == found for p in (f, *((f / n).resolve() for n in near))]
+    rest = [next((p for p in places if (p / part).is_file()), folder) for part in _PARTS]
+    return tuple(dict.fromkeys((folder, *rest))), found
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpulab.check import held as held_args
-from gpulab.check import patterns, sandbox
+from gpulab.check import diagnose, patterns, sandbox
 from gpulab.check.session import unforeseen
 from gpulab.errors import FaultError
 from gpulab.exercises import get
@@ -118,3 +118,11 @@ def test_signatures_name_the_exercises_types():
     assert get("tiled-matmul").signature.startswith(
         'extern "C" __global__ void matmul(const float*'
     )
+
+
+@pytest.mark.parametrize("fault", ["out_of_bounds", "address_space", "guard_zone"])
+def test_an_access_far_off_is_out_of_bounds_however_the_card_calls_it(fault):
+    """An index far outside may reach the window of shared memory: CUDA's error 717, not 700."""
+    told = diagnose.of_error(FaultError("an access went wrong", fault=fault))
+    assert told.slug == "out-of-bounds"
+    assert "guard the" in told.fix

@@ -237,6 +237,47 @@ def test_headers_of_another_major_are_not_taken(tmp_path, monkeypatch):
     assert toolkit._headers_for((14, 0)) == ((), None)
 
 
+def headers(folder, version, *parts):
+    for part in ("cuda_runtime_api.h", *parts):
+        (folder / part).parent.mkdir(parents=True, exist_ok=True)
+        (folder / part).write_text(f"#define CUDART_VERSION {version}\n")
+    return folder
+
+
+def test_headers_that_a_folder_lacks_come_from_one_of_the_same_version(tmp_path, monkeypatch):
+    wheel = headers(tmp_path / "site" / "cu13" / "include", 13000)
+    other = headers(tmp_path / "cuda-13.1" / "include", 13010, "crt/mma.h", "nv/target")
+    system = headers(tmp_path / "cuda-13.0" / "include", 13000, "crt/mma.h", "cccl/nv/target")
+    monkeypatch.setattr(toolkit, "_site_folders", lambda: iter([tmp_path / "site"]))
+    folders = [other.parent, system.parent]
+    monkeypatch.setattr(toolkit, "_system_folders", lambda: iter(folders))
+    assert toolkit._headers_for((13, 0)) == ((wheel, system, system / "cccl"), (13, 0))
+    headers(wheel, 13000, "crt/mma.h", "nv/target")
+    assert toolkit._headers_for((13, 0)) == ((wheel,), (13, 0))
+
+
+def test_wheels_of_cuda_12_hold_the_parts_beside(tmp_path, monkeypatch):
+    runtime = headers(tmp_path / "cuda_runtime" / "include", 12090)
+    crt = headers(tmp_path / "cuda_crt" / "include", 12090, "crt/mma.h")
+    cccl = headers(tmp_path / "cuda_cccl" / "include", 12090, "nv/target")
+    monkeypatch.setattr(toolkit, "_site_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr(toolkit, "_system_folders", lambda: iter(()))
+    assert toolkit._headers_for((12, 9)) == ((runtime, crt, cccl), (12, 9))
+
+
+def test_headers_without_those_they_include_are_a_fault_of_the_installation(tmp_path):
+    """Not of the source that includes them: its author can do nothing about it."""
+    folder = headers(tmp_path / "include", 13050)
+    (folder / "mma.h").write_text('#include "crt/mma.h"\n')
+    kit = dataclasses.replace(toolkit.find(), headers=(folder,))
+    lacks = r"incomplete: .*mma\.h includes crt/mma\.h"
+    with pytest.raises(DeviceMissingError, match=lacks) as told:
+        nvrtc.compile_text("#include <mma.h>\n", "a.cu", "f", (8, 0), kit=kit)
+    assert told.value.fix == kit.pip_command
+    with pytest.raises(BuildError, match="cannot open source file"):
+        nvrtc.compile_text('#include "mine.h"\n', "a.cu", "f", (8, 0), kit=kit)
+
+
 def test_a_library_that_cannot_be_loaded_is_passed_over(tmp_path):
     broken = tmp_path / "libnvrtc.so.13"
     broken.write_bytes(b"not a library")
