@@ -5,8 +5,8 @@ import struct
 import numpy as np
 import pytest
 
-from gpulab.check import held as held_args
 from gpulab.check import diagnose, patterns, sandbox
+from gpulab.check import held as held_args
 from gpulab.check.session import unforeseen
 from gpulab.errors import FaultError
 from gpulab.exercises import get
