@@ -53,14 +53,15 @@ def spread(work: Callable[[slice], Any], count: int, elements: int, grain: int =
     return list(each(work, parts))
 
 
-def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+def each(work: Callable[[T], R], items: Sequence[T], elements: int = LEAST) -> Iterator[R]:
     """The results of ``work`` on every item, in order; what it spreads itself stays in its thread.
 
     Args:
         work: called from several threads at the same time.
         items: the parts; a single one is done here, and all where this is a part already.
+        elements: numbers in all of it; where they are few, all is done here.
     """
-    if len(items) == 1 or getattr(_inside, "yes", False):
+    if len(items) == 1 or elements < LEAST or getattr(_inside, "yes", False):
         yield from map(work, items)
         return
     with blas.one_thread(), ThreadPoolExecutor(workers(), initializer=_enter) as pool:

@@ -7,7 +7,9 @@ seeded sample of the queries of every head is checked, over all keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -102,15 +104,12 @@ class Data:
 
     def _make(self, family: AttentionFamily) -> Inputs:
         fmt = self.contract.format
-        differs = family.by_format or family.formats is not None
+        key = (family, fmt if family.by_format or family.formats is not None else "")
         original = self.cached(
-            "originals",
-            family,
-            fmt if differs else "",
-            make=lambda: draw(family, self.dims, fmt, self.seed),
+            "originals", *key, make=lambda: draw(family, self.dims, fmt, self.seed)
         )
         share = min(rounding_share(fmt, _some_rows(original[n])) for n in "qkv")
-        return Inputs(share, self.store(original), original, name=family)
+        return Inputs(share, self.store(original), original, name=key)
 
     def store(self, original: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Inputs as kernels of the contract take them."""
@@ -153,39 +152,52 @@ class Data:
 
     def pieces(self, inputs: Inputs) -> Iterator[Piece]:
         """The checked queries, a band at a time; heads are worked out several at once."""
+        every = range(self.dims["batch"] * self.dims["heads"])
+        at_once = 4 * threads.workers()
+        for first in every[::at_once]:  # what waits to be looked at stays in memory
+            heads = every[first : first + at_once]
+            make = partial(self._pieces, inputs, heads)
+            yield from self._kept("pieces", self.contract, inputs, first, make=make)
+
+    def _pieces(self, inputs: Inputs, heads: range) -> list[Piece]:
+        """Of some heads."""
         d, (wanted, _, _) = self.dims, self.sample
         step = max(1, _BAND_SCORES // d["seq_k"])
 
-        def of(number: int) -> list[Piece]:
+        def bands(arrays: dict[str, NDArray[Any]], number: int, stored: bool) -> list[Head]:
             queries = self._queries(number, wanted)
-            stored = self.head(inputs.stored, number, queries)
-            original = None
-            if inputs.original is not None:
-                original = self.head(inputs.original, number, queries, stored=False)
+            head = self.head(arrays, number, queries, stored)
+            return [head.rows(slice(at, at + step)) for at in range(0, len(queries), step)]
+
+        def of(number: int) -> list[Piece]:
             found = []
-            for first in range(0, len(queries), step):
-                part = slice(first, first + step)
-                mine = stored.rows(part)
-                right = answer(self.contract, mine, inputs.exact_sums)
-                r0 = right.out if original is None else exact(original.rows(part))[0]
-                found.append(Piece(number, mine.queries, right, r0))
+            for head in bands(inputs.stored, number, True):
+                right = answer(self.contract, head, inputs.exact_sums)
+                found.append(Piece(number, head.queries, right, right.out))
             return found
 
-        heads = range(d["batch"] * d["heads"])
-        at_once = 4 * threads.workers() if wanted * d["seq_k"] >= threads.LEAST else 1
-        for first in heads[::at_once]:  # what waits to be looked at stays in memory
+        def ideal(number: int) -> list[Floats]:
+            assert inputs.original is not None  # asked below
+            return [exact(head)[0] for head in bands(inputs.original, number, False)]
 
-            def some(first: int = first) -> list[Piece]:
-                parts = threads.each(of, heads[first : first + at_once])
-                return [piece for part in parts for piece in part]
+        scores = len(heads) * wanted * d["seq_k"]
+        found = list(chain.from_iterable(threads.each(of, heads, scores)))
+        if inputs.original is None:
+            return found
 
-            yield from self._kept("pieces", inputs, first, make=some)
+        def ideals() -> list[Floats]:
+            return list(chain.from_iterable(threads.each(ideal, heads, scores)))
 
-    def _kept(self, what: str, inputs: Inputs, *key: Hashable, make: Callable[[], T]) -> T:
-        """What the contract makes of inputs, kept where they have a name."""
+        r0 = self._kept("r0", None, inputs, heads[0], make=ideals)  # whatever stores them
+        return [replace(piece, r0=mine) for piece, mine in zip(found, r0, strict=True)]
+
+    def _kept(
+        self, what: str, contract: Hashable, inputs: Inputs, *key: Hashable, make: Callable[[], T]
+    ) -> T:
+        """What depends on inputs, and on a contract or none; kept where the inputs have a name."""
         if inputs.name is None:
             return make()
-        return self.cached(what, self.contract, inputs.name, *key, make=make)
+        return self.cached(what, contract, inputs.name, *key, make=make)
 
     def head(
         self,
@@ -227,6 +239,7 @@ class Data:
         wanted = max(_FEWEST_QUERIES // len(numbers), min(32, _BLOCK_PRODUCTS // a_query))
         return self._kept(
             "block",
+            self.contract,
             inputs,
             make=lambda: [self.head(inputs.stored, n, self._queries(n, wanted)) for n in numbers],
         )
@@ -235,6 +248,7 @@ class Data:
         """Answers on the block."""
         return self._kept(
             "answers",
+            self.contract,
             inputs,
             make=lambda: [
                 answer(self.contract, head, inputs.exact_sums) for head in self.block(inputs)

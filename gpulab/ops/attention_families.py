@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from gpulab.errors import UsageError
 from gpulab.formats import Format, get, threads
 
-Floats = NDArray[np.float64]
+Drawn = NDArray[np.float32 | np.float64]
 Shape = tuple[int, ...]
-Draw = Callable[[np.random.Generator, Shape, Shape, Format], tuple[Floats, Floats, Floats]]
+Draw = Callable[[np.random.Generator, Shape, Shape, Format], tuple[Drawn, Drawn, Drawn]]
 """(generator, shape of q, shape of k and v, storage format) -> q, k, v."""
 
 DrawGroup = Callable[[np.random.Generator, Shape, Shape, int], tuple[NDArray[Any], ...]]
@@ -55,11 +55,15 @@ class AttentionFamily:
     by_format: bool = False
 
 
-def _normals(
-    rng: np.random.Generator, q: Shape, k: Shape, scale: float = 1.0
-) -> tuple[Floats, Floats, Floats]:
-    queries = np.asarray(scale * rng.standard_normal(q), np.float64)
-    return queries, rng.standard_normal(k), rng.standard_normal(k)
+def normal(rng: np.random.Generator, shape: Shape) -> NDArray[np.float32]:
+    """N(0, 1), drawn as what is kept of it: half the memory."""
+    return rng.standard_normal(shape, np.float32)
+
+
+def _normals(rng: np.random.Generator, q: Shape, k: Shape, scale: float = 1.0) -> Any:
+    queries = normal(rng, q)
+    queries *= np.float32(scale)
+    return queries, normal(rng, k), normal(rng, k)
 
 
 def _normal(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
@@ -76,23 +80,30 @@ def _small(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
 
 
 def _mixed(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
-    def one(shape: Shape) -> Floats:
+    def one(shape: Shape) -> Drawn:
         signs = rng.integers(0, 2, shape) * 2.0 - 1.0
         return np.asarray(signs * np.exp(1.5 * rng.standard_normal(shape)), np.float64)
 
     return one(q), one(k), one(k)
 
 
-def _levels(q: Shape, k: Shape, levels: Floats, rng: np.random.Generator) -> Any:
+def _levels(q: Shape, k: Shape, levels: NDArray[np.float64], rng: np.random.Generator) -> Any:
     """Every query gives key j the score levels[..., j], but for noise."""
     direction = rng.integers(0, 2, q[-1]) * 2.0 - 1.0
-    size = np.sqrt(np.abs(levels))[..., None]
-    ones = np.sqrt(np.abs(levels).max())
-    queries = np.ones(q) * direction * ones
-    keys = size * size / ones * np.sign(levels)[..., None] * direction / np.sqrt(q[-1])
-    queries *= 1.0 + 0.01 * rng.standard_normal(q)
-    keys = keys * (1.0 + 0.01 * rng.standard_normal(k))
-    return queries, keys, rng.standard_normal(k)
+    largest = np.sqrt(np.abs(levels).max())
+    queries, keys = _near_one(rng, q), _near_one(rng, k)
+    queries *= (direction * largest).astype(np.float32)
+    keys *= (levels / largest / np.sqrt(q[-1]))[..., None].astype(np.float32)
+    keys *= direction.astype(np.float32)
+    return queries, keys, normal(rng, k)
+
+
+def _near_one(rng: np.random.Generator, shape: Shape) -> NDArray[np.float32]:
+    """1 + N(0, 0.01)."""
+    found = normal(rng, shape)
+    found *= np.float32(0.01)
+    found += np.float32(1.0)
+    return found
 
 
 def _high(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
@@ -109,20 +120,20 @@ def _ascending(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any
 
 
 def _equal(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
-    keys = np.broadcast_to(rng.standard_normal((*k[:-2], 1, k[-1])), k)
-    return rng.standard_normal(q), np.array(keys), rng.standard_normal(k)
+    keys = np.broadcast_to(normal(rng, (*k[:-2], 1, k[-1])), k)
+    return normal(rng, q), keys, normal(rng, k)
 
 
 def _offset(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
     """A common 100 on every key: rows of scores are shifted by up to hundreds."""
     queries, keys, values = _normals(rng, q, k)
-    return queries, keys + 100.0, values
+    return queries, keys + np.float32(100.0), values
 
 
 def _outlier(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
     """FlashAttention-3's model of activations: a few elements ten times larger."""
 
-    def one(shape: Shape) -> Floats:
+    def one(shape: Shape) -> Drawn:
         large = 10.0 * rng.standard_normal(shape) * (rng.random(shape) < 0.001)
         return np.asarray(rng.standard_normal(shape) + large, np.float64)
 
@@ -250,12 +261,7 @@ def by_groups(
         for array, part in zip((q, k, v), drawn, strict=True):
             array[at] = part
 
-    numbers = range(entries * kv_heads)
-    if q.size + k.size < threads.LEAST:
-        for number in numbers:
-            one(number)
-    else:
-        list(threads.each(one, numbers))
+    list(threads.each(one, range(entries * kv_heads), q.size + 2 * k.size))
     return {"q": q.reshape(entries, -1, queries, d), "k": k, "v": v}
 
 

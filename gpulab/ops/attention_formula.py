@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -203,8 +203,7 @@ def answer(contract: AttentionContract, head: Head, exact_sums: bool = False) ->
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         found = softmax(x)
         out = found.p @ head.v
-        size_v, squares_v = np.abs(head.v), head.v * head.v
-        s, squares = found.p @ size_v, (found.p * found.p) @ squares_v
+        size_v = np.abs(head.v)
         d_x = np.zeros_like(x) if exact_sums else _score_bound(contract, head, x)
         d_x[~np.isfinite(x)] = 0.0
         away = np.where(np.isfinite(x), np.abs(x - found.largest), 0.0)
@@ -213,18 +212,21 @@ def answer(contract: AttentionContract, head: Head, exact_sums: bool = False) ->
         relative = np.where(alone, 4.0 * U * (away + np.abs(found.largest)), d_x)
         relative = relative + U * (3.0 * (away + SLACK) + 8.0 + walk)
         weighted = found.p * relative
-        d = weighted @ size_v + np.abs(out) * weighted.sum(axis=1, keepdims=True)
+        lost = lost_p(contract, found)
+        s, d, small = products((found.p, weighted, lost), size_v)
+        second, squares = products((found.p, found.p * found.p), head.v * head.v)
+        d += np.abs(out) * weighted.sum(axis=1, keepdims=True)
         d += 4.0 * U * np.abs(out)
         d += TINY * head.seen.any(axis=1, keepdims=True) * size_v.sum(axis=0)
         if not exact_sums:
             product = contract.sums.allowance(keys)
-            summed = rounded_p_bound(contract, found, head, s, squares)
+            summed = rounded_p_bound(contract, s, squares) + small
             summed += product.relative * s + product.absolute * (s > 0)
             d += np.where(alone, 0.0, summed)
         largest = np.abs(found.largest[:, 0])
         d_lse = (found.p * d_x).sum(axis=1)
         d_lse += U * (3.0 * SLACK + 12.0 + walk + 4.0 * largest + 2.0 * np.abs(found.lse))
-        spread = np.sqrt(np.maximum(found.p @ squares_v - out * out, 0.0))
+        spread = np.sqrt(np.maximum(second - out * out, 0.0))
         unit = _unit(contract, found.p, relative, spread, s, squares)
     d[~np.isfinite(d)] = 0.0
     d_lse[~np.isfinite(d_lse)] = 0.0
@@ -267,27 +269,34 @@ def _score_bound(contract: AttentionContract, head: Head, x: Floats) -> Floats:
     return d
 
 
-def rounded_p_bound(
-    contract: AttentionContract, found: Softmax, head: Head, s: Floats, squares: Floats
-) -> Floats:
-    """What rounding P to its format may do to the output (r, d).
+def products(left: Sequence[Floats], right: Floats) -> list[Floats]:
+    """Each of ``left`` times ``right``, which is read once."""
+    return np.split(np.concatenate(left) @ right, len(left))
+
+
+def rounded_p_bound(contract: AttentionContract, s: Floats, squares: Floats) -> Floats:
+    """What rounding normal P to its format may do to the output (r, d).
 
     Args:
         contract: declared arithmetic.
-        found: the probabilities.
-        head: inputs.
         s: P |V|.
         squares: P^2 V^2.
     """
     row = contract.probability_row
     if row is None:
-        return np.zeros((len(head.q), head.v.shape[1]))
-    worst = row.unit_roundoff * s
-    walk = RANDOM_WALK * row.unit_roundoff * np.sqrt(squares)
+        return np.zeros_like(s)
+    walk: Floats = RANDOM_WALK * row.unit_roundoff * np.sqrt(squares)
+    return np.minimum(row.unit_roundoff * s, walk)
+
+
+def lost_p(contract: AttentionContract, found: Softmax) -> Floats:
+    """How much rounding to steps of the smallest subnormal may take from each P, or add (r, n)."""
+    row = contract.probability_row
+    if row is None:
+        return np.zeros_like(found.p)
     step = 0.5 * row.min_subnormal * p_step(contract)
-    lost = np.minimum(found.p, step / np.where(found.total == 0, 1.0, found.total))
-    rounded: Floats = np.minimum(worst, walk) + lost @ np.abs(head.v)
-    return rounded
+    lost: Floats = np.minimum(found.p, step / np.where(found.total == 0, 1.0, found.total))
+    return lost
 
 
 def p_step(contract: AttentionContract) -> float:

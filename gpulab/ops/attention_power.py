@@ -18,11 +18,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.formats import encode
+from gpulab.formats import encode, threads
 from gpulab.numerics import power
 from gpulab.numerics.power import Certificate
 from gpulab.ops.attention_contract import AttentionContract
-from gpulab.ops.attention_formula import Head, Mask, rounded_p_bound, softmax
+from gpulab.ops.attention_formula import (
+    Head,
+    Mask,
+    lost_p,
+    products,
+    rounded_p_bound,
+    softmax,
+)
 from gpulab.ops.attention_mutants import STANDARD, AttentionMutant, Dims, Stored, same_queries
 
 FEW = 1 << 12
@@ -61,14 +68,16 @@ def certify(
         evidence: families and probes of the verdict.
         thorough: on every input; else only until one input has failed the mutant.
     """
-    found = []
-    for mutant in STANDARD:
+
+    def one(mutant: AttentionMutant) -> Certificate:
         refusal = mutant.refused(contract, dims)
         if refusal is not None:
-            found.append(Certificate(mutant.name, "not applicable", reason=refusal))
-            continue
+            return Certificate(mutant.name, "not applicable", reason=refusal)
         attempt = _attempt(contract, dims, mutant)
-        found.append(power.certificate(mutant.name, evidence, attempt, thorough))
+        return power.certificate(mutant.name, evidence, attempt, thorough)
+
+    values = sum(head.seen.size for each in evidence for head in each.heads)
+    found = list(threads.each(one, STANDARD, values))
     if evidence:
         right = encode(contract.output_row, evidence[0].right[0][0])
         found += [power.unwritten(right, axis) for axis in (0, 1)]
@@ -117,9 +126,9 @@ def _hidden(contract: AttentionContract, mutant: AttentionMutant, head: Head) ->
     assert mutant.loss is not None  # asked before
     with np.errstate(invalid="ignore"):
         found = softmax(head.scores)
-        s = found.p @ np.abs(head.v)
+        s, small = products((found.p, lost_p(contract, found)), np.abs(head.v))
         squares = (found.p * found.p) @ (head.v * head.v)
-        lost = mutant.loss(contract, head)[:, None] * s
-        allowed = rounded_p_bound(contract, found, head, s, squares) >= lost
+        bound = rounded_p_bound(contract, s, squares) + small
+        allowed = bound >= mutant.loss(contract, head)[:, None] * s
     hidden: Mask = allowed.all(axis=1) & ~head.alone
     return hidden

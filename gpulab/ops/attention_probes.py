@@ -26,6 +26,7 @@ from gpulab.ops.attention_families import (
     bias_and_mask,
     by_groups,
     get_family,
+    normal,
 )
 from gpulab.ops.attention_formula import key_range, visible
 
@@ -102,14 +103,15 @@ def spare_bits(contract: AttentionContract, bits: int, keys: int) -> int:
 def _uniform(data: Data) -> Arrays:
     keys = data.dims["seq_k"]
     bits = integer_bits(data.contract, keys)
-    larger = 2.0 ** spare_bits(data.contract, bits, keys)
+    sizes = 2.0 ** -min(bits, 8) * np.array([1.0, 2.0 ** spare_bits(data.contract, bits, keys)])
 
     def one(rng: np.random.Generator, q: Shape, k: Shape, entry: int) -> Any:
-        odd = rng.integers(1 << (bits - 1), 1 << bits, k) | 1
-        v = odd * rng.choice([-1.0, 1.0], (*k[:-1], 1))
-        v[..., 1::2] = np.abs(v[..., 1::2])  # half of the columns are sums of one sign
-        v *= np.where(rng.random((*k[:-1], 1)) < 0.5, 1.0, larger)
-        return np.zeros(q), rng.standard_normal(k), v * 2.0 ** -min(bits, 8)
+        odd = rng.integers(1 << (bits - 1), 1 << bits, k, np.int32)
+        v = (odd | 1).astype(np.float32)  # whole numbers of at most 24 bits
+        size = rng.choice(sizes.astype(np.float32), (*k[:-1], 1))
+        v[..., 1::2] *= size  # half of the columns are sums of one sign
+        v[..., ::2] *= size * rng.choice(np.array([-1.0, 1.0], np.float32), size.shape)
+        return np.zeros(q, np.float32), normal(rng, k), v
 
     return _plain(data, "uniform", one)
 
@@ -119,17 +121,18 @@ def _one_hot(data: Data) -> Arrays | None:
     width = max(1, int(np.ceil(np.log2(d["seq_k"]))))
     if width > d["head_dim"]:
         return None
-    patterns = np.zeros((d["seq_k"], d["head_dim"]))
+    patterns = np.zeros((d["seq_k"], d["head_dim"]), np.float32)
     bits = (np.arange(d["seq_k"])[:, None] >> np.arange(width)) & 1
     patterns[:, :width] = 2.0 * bits - 1.0
     mask = bias_and_mask(d, data.seed)["mask"]
     size = 2.0 ** np.ceil(np.log2(0.5 * GAP * np.sqrt(d["head_dim"])))
     size = min(size, 2.0 ** np.floor(np.log2(get(data.contract.format).max_finite)))
+    size = np.float32(size)  # a power of two
 
     def one(rng: np.random.Generator, q: Shape, k: Shape, entry: int) -> Any:
         plane = mask[entry if len(mask) > 1 else 0] if len(mask) else None
         targets = _seen_keys(d, plane, rng.random(q[:-1]))
-        return size * patterns[targets], patterns, rng.standard_normal(k)
+        return patterns[targets] * size, patterns, normal(rng, k)
 
     return _plain(data, "one_hot", one)
 

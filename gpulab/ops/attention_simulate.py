@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.formats import decode, encode, get
+from gpulab.formats import decode, encode, get, threads
 from gpulab.numerics.contract import Contract
 from gpulab.numerics.reference import Block
 from gpulab.numerics.rounding import through
@@ -141,10 +141,12 @@ def row_squares(got: Floats, right: Answer) -> Floats:
 
 def spread(contract: AttentionContract, heads: list[Head], answers: list[Answer]) -> Spread:
     """Moments of the simulated ``row_squares`` over some queries."""
-    parts = []
-    for head, right in zip(heads, answers, strict=True):
-        parts.append(row_squares(simulate(contract, head)[0], right))
-    square = np.concatenate(parts)
+
+    def one(at: int) -> Floats:
+        return row_squares(simulate(contract, heads[at])[0], answers[at])
+
+    values = sum(head.seen.size for head in heads)
+    square = np.concatenate(list(threads.each(one, range(len(heads)), values)))
     rounded = [a.s[a.unit > 0] / a.unit[a.unit > 0] for a in answers]
     half = 0.5 * contract.output_row.unit_roundoff * max(x.max(initial=0.0) for x in rounded)
     largest = max(float(np.sqrt(square.max(initial=0.0))), half)
