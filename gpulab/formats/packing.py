@@ -25,6 +25,8 @@ from gpulab.formats.row import Block, Format
 from gpulab.formats.table import get
 
 Exponents = NDArray[np.int64]
+NIBBLE = 4
+"""Bits of half a byte: two codes a byte are put together without going through single bits."""
 
 
 def pack(fmt: Format | str, codes: ArrayLike) -> NDArray[np.uint8]:
@@ -42,6 +44,10 @@ def pack(fmt: Format | str, codes: ArrayLike) -> NDArray[np.uint8]:
     """
     row = _narrow(fmt)
     array = np.atleast_1d(np.asarray(codes)).astype(np.uint8)
+    if row.bits == NIBBLE:
+        dense = array[..., ::2] & 0xF
+        dense[..., : array.shape[-1] // 2] |= array[..., 1::2] << NIBBLE
+        return dense
     bits = np.unpackbits(array[..., None], axis=-1, count=row.bits, bitorder="little")
     dense = bits.reshape(*array.shape[:-1], array.shape[-1] * row.bits)
     return np.packbits(dense, axis=-1, bitorder="little")
@@ -58,6 +64,11 @@ def unpack(fmt: Format | str, packed: ArrayLike, count: int) -> NDArray[np.uint8
     needed = -(-count * row.bits // 8)
     if count < 0 or array.shape[-1] < needed:
         raise UsageError(f"{count} codes of {row.name} need {needed} bytes, got {array.shape[-1]}")
+    if row.bits == NIBBLE:
+        codes = np.empty((*array.shape[:-1], count), np.uint8)
+        codes[..., ::2] = array[..., :needed] & 0xF
+        codes[..., 1::2] = array[..., : count // 2] >> NIBBLE
+        return codes
     bits = np.unpackbits(array, axis=-1, count=count * row.bits, bitorder="little")
     bits = bits.reshape(*array.shape[:-1], count, row.bits)
     return np.packbits(bits, axis=-1, bitorder="little")[..., 0]

@@ -29,9 +29,14 @@ FP8 = [
     if c >= (8, 9)
     for d, e in ((128, True), (160, True), (192, False))
 ]
+ALIKE = {(8, 6): (8, 9)}
+"""The tiles and the registers of another: compiled in `make test-whole` alone."""
 
 
-@pytest.mark.parametrize(("module", "variant", "capability", "head_dim", "extra"), MMA + FP8)
+@pytest.mark.parametrize(
+    ("module", "variant", "capability", "head_dim", "extra"),
+    [pytest.param(*p, marks=[pytest.mark.whole] * (p[2] in ALIKE)) for p in MMA + FP8],
+)
 def test_no_spill_and_the_declared_instruction(module, variant, capability, head_dim, extra):
     d = dims(head_dim, extra)
     request = module.build(variant, capability, d)
@@ -48,6 +53,13 @@ def test_no_spill_and_the_declared_instruction(module, variant, capability, head
     spelled = f"mma.sync.aligned.{shape}.row.col.{'.'.join(types)}"
     assert set(re.findall(r"mma\.sync\.aligned[.\w]+", made.ptx)) == {spelled}
     assert ("cp.async.cg" in made.ptx) == (capability >= (8, 0))
+
+
+@pytest.mark.parametrize(("capability", "other"), ALIKE.items())
+def test_what_is_alike_has_the_same_tiles(capability: Capability, other: Capability) -> None:
+    for d, extra in WIDEST:
+        entries = {mma.build(FP16, c, dims(d, extra)).entry for c in (capability, other)}
+        assert len(entries) == 1
 
 
 def test_the_spill_check_sees_a_spill() -> None:
