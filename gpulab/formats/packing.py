@@ -45,9 +45,9 @@ def pack(fmt: Format | str, codes: ArrayLike) -> NDArray[np.uint8]:
     row = _narrow(fmt)
     array = np.atleast_1d(np.asarray(codes)).astype(np.uint8)
     if row.bits == NIBBLE:
-        dense = array[..., ::2] & 0xF
-        dense[..., : array.shape[-1] // 2] |= array[..., 1::2] << NIBBLE
-        return dense
+        halves = array[..., ::2] & np.uint8(0xF)
+        halves[..., : array.shape[-1] // 2] |= array[..., 1::2] << np.uint8(NIBBLE)
+        return halves
     bits = np.unpackbits(array[..., None], axis=-1, count=row.bits, bitorder="little")
     dense = bits.reshape(*array.shape[:-1], array.shape[-1] * row.bits)
     return np.packbits(dense, axis=-1, bitorder="little")
