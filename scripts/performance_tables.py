@@ -20,6 +20,16 @@ def number(value: float | None, count: int = 3) -> str:
     return digits(value, count)
 
 
+def span(*values: float, unit: str = ".3g") -> str:
+    """One value, or from the least to the largest: ``0.912 to 0.945``."""
+    return " to ".join(dict.fromkeys(format(x, unit) for x in (min(values), max(values))))
+
+
+def missed(got: float, least: float) -> str | None:
+    """By how much a target is missed, or None."""
+    return None if got >= least else f"missed by {1 - got / least:.1%}"
+
+
 def table(head: str, lines: Iterable[Cells], left: int = 1) -> str:
     """Columns named in `head` with bars between; all but the first `left` are numbers."""
     names = [name.strip() for name in head.split("|")]
@@ -181,10 +191,8 @@ def targets(records: Sequence[Record]) -> str:
                 got = kernel if target.alone and kernel is not None else whole
                 if whole is None or got is None:
                     said = "no ratio"
-                elif got >= target.least:
-                    said = "met"
                 else:
-                    said = f"missed by {1 - got / target.least:.1%}"
+                    said = missed(got, target.least) or "met"
                 shown = ["" if x is None else f"{x:.3f}" for x in (whole, kernel)]
                 lines.append([str(side), row_name(r), f"{target.least:.2f}", *shown, said])
     return table("size | row | wanted | vs library | kernel | result", lines, left=2) + (

@@ -14,6 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import performance_attention as attention
+import performance_rows as rows
 import performance_tables as tables
 
 from gpulab.bench import plot, records
@@ -27,8 +29,9 @@ PLOT = RESULTS / "matmul_large"
 HEAD = """# Performance
 
 Generated from `docs/results/*.jsonl` by `scripts/update_performance.py`; no number is typed in.
-`scripts/card_performance.py` records all of it on one card of capability 9.0 (`--list` shows in
-which parts), `gpulab bench` any part of it.
+`scripts/card_performance.py` records what it says of matmul on one card of capability 9.0
+(`--list` shows in which parts), `gpulab bench` any part of it, row operations and attention too,
+`scripts/attention_limits.py` what limits attention.
 
 ## How it is measured
 
@@ -54,6 +57,10 @@ SECTIONS = (
     ("Smaller sizes, every kernel", "matmul", tables.by_size),
     ("The ladder", "ladder", tables.ladder),
     ("fp8: fast and promoted sums", "fp8_growth", tables.growth),
+    ("Row operations", "rows", rows.row_operations),
+    ("Row operations: shapes that were tried", "row_shapes", rows.row_shapes),
+    ("Attention", "attention", attention.attention),
+    ("Attention: what limits it", "attention_limits", attention.limits),
     ("First and later calls", "first_call", tables.first_call),
     ("What a tile costs", "tune", tables.tune),
     ("What was tried and did not help", "tries", tables.tries),
@@ -62,6 +69,12 @@ SECTIONS = (
 
 MISSING = {
     "ceilings": "Not recorded yet: `gpulab bench ceilings`.",
+    "rows": "Not recorded yet: `gpulab bench rmsnorm --save docs/results/rows.jsonl`, and so the "
+    "other row operations.",
+    "row_shapes": "Not recorded yet.",
+    "attention": "Not recorded yet: `gpulab bench attention --sizes 4096,16384 --save "
+    "docs/results/attention.jsonl`.",
+    "attention_limits": "Not recorded yet: `scripts/attention_limits.py`.",
     "tries": "None is recorded. `scripts/record_try.py` makes a record of two runs of "
     "`gpulab bench`, before and after.",
 }

@@ -5,33 +5,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from performance_records import AROUND, attended, limit, row, shape, share, table_of, write
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
+import performance_attention as attention
+import performance_rows as row_tables
 import performance_tables as tables
 import record_try
 import update_performance
 
 from gpulab.errors import UsageError
-
-AROUND = {"device_name": "NVIDIA H200", "driver": "580.1", "nvrtc": "13.0", "date": "2030-01-02"}
-
-
-def row(side=4096, kernel="wgmma", fmt="bf16", output="bf16", ratio=1.02, **fields):
-    return {
-        "schema": 1, "op": "matmul", "kernel": kernel, "backend": "raw", "format": fmt,
-        "accumulator": "fp32", "output": output, "contract": "", "lesson": False,
-        "dims": {"m": side, "n": side, "k": side}, "verdict": "PASS", "reason": None,
-        "max_abs_err": 0.0123, "contract_gate": {"fraction": 0.0217},
-        "arithmetic_gate": {"fraction": 0.417}, "time_ms": {"median": 0.1931}, "tflops": 711.7,
-        "gb_per_s": 521.0, "vs_library": {"ratio": ratio},
-        "timing": {"telemetry_after": {"sm_clock_mhz": 1755, "power_w": 689.0}},
-        "roofline": {"fraction": 0.8761, "binds": "wgmma bf16"}, "environment": AROUND,
-    } | fields  # fmt: skip
-
-
-def write(folder, name, *found):
-    (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in found))
 
 
 def test_the_page_is_what_the_results_say():
@@ -119,6 +103,148 @@ def test_the_other_files_have_their_tables(tmp_path):
         "| promoted | 128x256 stages 4 | 6.25 | 662.5 |",
     ):
         assert part in text
+
+
+def test_row_operations_are_held_to_their_targets():
+    small = share(0.5, dims={"rows": 8, "cols": 4096})
+    text = row_tables.row_operations([
+        share(0.93), small, share(0.874, 8192), share(0.95, 32768), share(0.99, 1000),
+        share(0.97, 131072, verdict="FAIL"), share(0.81, kernel="online", backend="numba"),
+        share(0.78, 8192, backend="numba"), share(0.3, format="fp16", output="fp16"),
+        share(0.99, kernel="wrong", lesson=True), share(0.99, kernel="none", verdict=None),
+    ])  # fmt: skip
+    name = "raw/online bf16, fp32 acc -> bf16"
+    by_row = {cells[1]: cells for cells in table_of(text, "softmax")}
+    assert by_row[name] == [
+        "softmax", name, "0.92", "0.990", "0.930", "**0.874**", "0.950", "FAIL", "",
+        "missed by 5.0% at 8192; FAIL at 131072; not recorded at 262144",
+    ]  # fmt: skip
+    assert by_row["numba/online bf16, fp32 acc -> bf16"][2:] == [
+        "0.80", "", "0.810", "**0.780**", "", "", "",
+        "missed by 2.5% at 8192; not recorded at 32768, 131072, 262144",
+    ]  # fmt: skip
+    fp16 = by_row["raw/online fp16, fp32 acc -> fp16"]
+    assert (fp16[2], fp16[4], fp16[-1]) == ("", "0.300", "")
+    assert not any("wrong" in n or "none" in n for n in by_row)
+    (absent,) = (c for c in table_of(text, "layernorm") if c[1].startswith("raw/welford"))
+    assert absent[-1] == "not recorded at 4096, 8192, 32768, 131072, 262144"
+    met = row_tables.row_operations([share(0.92, cols) for cols in row_tables.ROW_COLUMNS])
+    assert [c[-1] for c in table_of(met, "softmax") if c[1] == name] == ["met"]
+    assert "5 of 5 recorded shares are 0.92 or more (0.92)" in met
+    assert "The others" not in met
+
+
+def test_what_limits_a_row_follows_from_the_others():
+    text = row_tables.row_operations([
+        share(0.88), share(0.95, op="layernorm", kernel="two_pass"), share(0.85, 8192),
+        share(0.84, 8192, op="layernorm", kernel="two_pass"),
+        share(0.99, 8192, op="rmsnorm", bandwidth={"of": "copy", "moved_bytes": 1, "fraction": 1}),
+    ])  # fmt: skip
+    assert "2 of 5 recorded shares are 0.92 or more (0.95 to 1)" in text
+    assert (
+        "- softmax raw/online: 0.880 at 4096, 0.850 at 8192. The memory allows more, as rows of "
+        "as many bytes show: layernorm raw/two_pass 0.950 at 4096. What is missing are its own "
+        "instructions and waits, with 24 warps an SM (limited by registers; 77 registers a "
+        "thread, 8 bytes spilled). The fastest of as many bytes: this row 0.850 at 8192."
+    ) in text
+    assert (
+        "- layernorm raw/two_pass: 0.840 at 8192. The fastest of as many bytes: softmax "
+        "raw/online 0.850 at 8192, with 24 warps an SM"
+    ) in text
+
+
+def test_the_best_tried_shapes_are_shown():
+    few = [shape(0.97, 4096, 4), shape(0.6, 4096, 2), shape(0.93, 131072, 1)]
+    few.append(shape(0.96, 32768, 2, op="rmsnorm"))
+    text = row_tables.row_shapes(few)
+    assert table_of(text, "softmax online bf16") == [
+        ["softmax online bf16", "4096", "kept, threads 512, packs 4, blocks 4", "2",
+         "0.970 copy", "0.600", "4", "64", "4"],
+        ["softmax online bf16", "131072", "kept, threads 512, packs 4, blocks 1", "1",
+         "0.930 copy", "0.930", "1", "64", "4"],
+    ]  # fmt: skip
+    assert "two rows or more: 0.96 to 0.97, median 0.965 (2); one: 0.93, median 0.930 (1)." in text
+    # 65536 registers of 4 bytes and 228 KiB of shared memory
+    assert "longest row takes 256 KiB; registers and shared memory of an SM hold 484." in text
+    assert "Some shape comes to 0.92 everywhere." in text
+    text = row_tables.row_shapes([*few, shape(0.91, 262144, 1, 2)])
+    assert "less: 0.91, median 0.910 (1)" in text
+    assert "No shape that was tried comes to 0.92: softmax online at 262144 (0.910)." in text
+
+
+def test_attention_is_held_to_its_targets():
+    text = attention.attention([
+        attended(300.0), attended(299.0, 16384), attended(271.0, causal=1),
+        attended(256.5, 16384, causal=1), attended(500.0, fmt="fp16", verdict="FAIL"),
+        attended(20.0, kernel="simt"), attended(150.0, head_dim=64),
+    ])  # fmt: skip
+    name = "raw/mma bf16, fp32 acc -> bf16"
+    found = [(c[1], c[2], *c[7:9], c[-1]) for c in table_of(text, name)]
+    assert found == [
+        ("full", "4096", "300", "300", "met"),
+        ("full", "16384", "299", "300", "missed by 0.3%"),
+        ("causal", "4096", "271", "270", "met"),
+        ("causal", "16384", "256.5", "270", "missed by 5.0%"),
+        ("full", "4096", "150", "", ""),
+    ]
+    assert table_of(text, name)[0][3:7] == ["4 x 16", "128", "0.0123", "0.417"]
+    assert table_of(text, name)[0][9] == "61.2% mma.sync bf16"
+    (failed,) = table_of(text, "raw/mma fp16, fp32 acc -> fp16")
+    assert failed[-2:] == ["FAIL", "no rate"]
+    (other,) = table_of(text, "raw/simt bf16, fp32 acc -> bf16")
+    assert (other[8], other[-1]) == ("", "")
+    assert text.endswith(
+        "Targets that are not recorded: fp16 causal at 4096, fp16 full at 16384, fp16 causal at "
+        "16384.\n"
+    )
+
+
+def test_what_limits_attention_follows_from_what_is_left_out():
+    ceiling = {"kind": "ceiling", "tflops": 500.0, "verdict": "PASS"}
+    found = [
+        ceiling, limit("shipped", 200.0), limit("shipped", 250.0, causal=1),
+        limit("ablation", 250.0, "copies", verdict=None),
+        limit("ablation", 312.5, "copies", 1, verdict=None),
+        limit("ablation", 220.0, "softmax", verdict=None),
+        limit("ablation", 275.0, "softmax", 1, verdict=None),
+        limit("ablation", 400.0, attention.PRODUCTS, verdict=None),
+        limit("ablation", 500.0, attention.PRODUCTS, 1, verdict=None),
+        limit("tile", 210.0, keys=32), limit("tile", 225.0, causal=1, keys=32),
+    ]  # fmt: skip
+    text = attention.limits(found)
+    assert table_of(text, "without copies") == [
+        ["without copies", "250 (+25.0%)", "312.5 (+25.0%)", "255", "0", "104448", "8",
+         "not judged"]
+    ]  # fmt: skip
+    (products,) = table_of(text, "products only")
+    assert products[1:3] == ["400 (+100.0%)", "500 (+100.0%)"]
+    assert "shipped: 4 warps of 32 queries, 64 keys, 2 stages, 16 heads together, 2 blocks" in text
+    assert (
+        "runs at 500 TFLOP/s here; the shipped kernel comes to 40% to 50% of that, its products "
+        "with the reads of their operands from shared memory, and nothing else, to 80% to 100%."
+    ) in text
+    # 1 - 200 / 250; 1 - 200 / 220; 1 - 200 / 400
+    assert "saves of its time: the copies 20.0%, the softmax 9.1%." in text
+    assert "All of it left out saves 50.0%" in text
+    assert "The largest cost, of the copies, is 40% of that." in text
+    assert "An SM holds 8 warps (limited by registers)" in text
+    assert "32 keys, 2 stages, 16 heads together, 2 blocks: -10.0% to +5.0%. None is fas" in text
+    faster = attention.limits([*found[:-1], limit("tile", 260.0, causal=1, keys=32)])
+    assert "Faster everywhere: 4 warps of 32 queries, 32 keys" in faster
+    wrong = attention.limits([*found[:-1], limit("tile", 260.0, causal=1, keys=32, verdict="FAIL")])
+    assert "other tiles" not in wrong
+    assert [c[2] for c in table_of(wrong, "4 warps of 32 queries, 32 keys, 2 stages, 16 heads "
+                                          "together, 2 blocks")] == ["FAIL"]  # fmt: skip
+    assert "not among the records" in attention.limits([ceiling, found[3]])
+
+
+def test_sections_of_files_that_are_not_there_say_so(tmp_path):
+    write(tmp_path, "attention_limits", limit("shipped", 200.0))
+    text = update_performance.page(tmp_path)
+    assert "## Attention\n\nNot recorded yet: `gpulab bench attention" in text
+    assert "## Row operations\n\nNot recorded yet: `gpulab bench rmsnorm" in text
+    after = text[text.index("## Attention: what limits it") :]
+    assert after.index("| shipped: 4 warps") < after.index("## First and later calls")
 
 
 def test_a_try_is_made_of_two_runs(tmp_path, capsys):
