@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -245,9 +246,17 @@ def _fma() -> Ceiling:
 
 def _random_pieces(size_bytes: int) -> NDArray[np.int32]:
     """(pieces, 4) random words; the same 64 MiB again and again where it is more."""
-    rng = np.random.Generator(np.random.PCG64(1))
-    words = rng.integers(-(1 << 31), 1 << 31, min(size_bytes, _RANDOM_BYTES) // 4, np.int32)
+    words = _random_words(min(size_bytes, _RANDOM_BYTES) // 4)
     return np.resize(words, (size_bytes // PIECE_BYTES, 4))
+
+
+@lru_cache(maxsize=1)
+def _random_words(count: int) -> NDArray[np.int32]:
+    """Drawn once for the sizes that a command measures; read-only."""
+    rng = np.random.Generator(np.random.PCG64(1))
+    words = rng.integers(-(1 << 31), 1 << 31, count, np.int32)
+    words.flags.writeable = False
+    return words
 
 
 def _memory_params(out: Param) -> tuple[Param, ...]:
