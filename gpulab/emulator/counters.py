@@ -25,7 +25,7 @@ from gpulab.emulator.coalescing import (
     warp_rows,
     wavefronts,
 )
-from gpulab.emulator.observe import Access, Kind, Lanes, LaunchInfo, Location, Observer, Scope
+from gpulab.emulator.observe import Access, Boxes, Lanes, LaunchInfo, Location, Observer, Scope
 from gpulab.emulator.opclass import CLASSES, classify, matrix_product
 
 _GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
@@ -129,11 +129,12 @@ class Counters(Observer):
         """Count a block barrier."""
         self._n["barriers"] += len(blocks)
 
-    def boxes(self, kind: Kind, count: int, nbytes: int, sectors: int, location: Location) -> None:
+    def boxes(self, boxes: Boxes) -> None:
         """Count tensor copies."""
-        self._n["tensor_copy_boxes"] += count
-        self._n["tensor_copy_sectors"] += sectors
-        self._n["tensor_copy_bytes"] += nbytes
+        last = (boxes.address + boxes.nbytes - 1) // SECTOR
+        self._n["tensor_copy_boxes"] += boxes.count
+        self._n["tensor_copy_sectors"] += int((last - boxes.address // SECTOR + 1).sum())
+        self._n["tensor_copy_bytes"] += int(boxes.nbytes.sum())
 
     def fence(self, lanes: Lanes, scope: Scope, location: Location) -> None:
         """Count a fence."""

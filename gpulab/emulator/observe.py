@@ -217,6 +217,26 @@ class Access:
         return address, thread, self.lanes.blocks[column]
 
 
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """One tensor copy instruction, for all its lanes.
+
+    Args:
+        kind: ``load`` from global memory, or ``store`` to it.
+        count: boxes.
+        address: int64[n], device address of the first byte of each row of a box that lies in the
+            matrix, as far as it does.
+        nbytes: int64[n], its bytes.
+        location: source file and line.
+    """
+
+    kind: Kind
+    count: int
+    address: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+    location: Location = None
+
+
 class Observer:
     """Base of those who watch; every method does nothing until overridden."""
 
@@ -259,10 +279,9 @@ class Observer:
             participants: who met, for a named barrier with a thread count; None = the whole block.
         """
 
-    def boxes(self, kind: Kind, count: int, nbytes: int, sectors: int, location: Location) -> None:
-        """Tensor copies were issued: ``count`` boxes, with so many bytes inside their matrix, in
-        so many 32-byte sectors. Of their side in shared memory, and of what wgmma reads there,
-        nothing is told."""
+    def boxes(self, boxes: Boxes) -> None:
+        """Tensor copies were issued. Of their side in shared memory, and of what wgmma reads
+        there, nothing is told."""
 
     def fence(self, lanes: Lanes, scope: Scope, location: Location) -> None:
         """``membar``/``fence`` by these lanes."""

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpulab import ops
-from gpulab.emulator.observe import Access, LaunchInfo, Observer
+from gpulab.emulator.observe import Access, Boxes, Kind, LaunchInfo, Observer
 from gpulab.lab.measure import judged_inputs
 from gpulab.lab.runner import KernelRunner
 from gpulab.numerics.cache import Cache
@@ -39,15 +40,20 @@ class ArrayTraffic(Observer):
         if access.space != "global":
             return
         address, _, _ = access.flat()
-        where, lanes = np.unique(
-            np.searchsorted(self._starts, address, side="right") - 1, return_counts=True
-        )
-        for at, count in zip(where, lanes, strict=True):
-            moved = int(count) * access.nbytes
-            if access.kind != "store":
-                self.loaded[self._names[at]] += moved
-            if access.kind != "load":
-                self.stored[self._names[at]] += moved
+        self._add(access.kind, address, np.full(len(address), access.nbytes))
+
+    def boxes(self, boxes: Boxes) -> None:
+        """Count a tensor copy."""
+        self._add(boxes.kind, boxes.address, boxes.nbytes)
+
+    def _add(self, kind: Kind, address: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
+        at = np.searchsorted(self._starts, address, side="right") - 1
+        sums = np.bincount(at, nbytes, len(self._names)).astype(np.int64)
+        for i in np.flatnonzero(sums):
+            if kind != "store":
+                self.loaded[self._names[i]] += int(sums[i])
+            if kind != "load":
+                self.stored[self._names[i]] += int(sums[i])
 
 
 @dataclass(frozen=True)

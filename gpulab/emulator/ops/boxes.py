@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gpulab.emulator.clusters import RANK_SHIFT
 from gpulab.emulator.faults import fault, place_of
 from gpulab.emulator.landings import Landing, landings_of
+from gpulab.emulator.observe import Boxes
 from gpulab.emulator.ops.memory import address_of, offsets
 from gpulab.emulator.ops.registry import Env, Op, effect, spelled, stop
 from gpulab.emulator.ptx.nodes import Imm, Instr, Mem, Operand
@@ -35,7 +36,6 @@ _LOAD = (
 )
 _STORE = r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta(\.tile)?\.bulk_group"
 _BOX_ALIGNMENT = 128
-_SECTOR_SHIFT = 5
 
 
 def bulk(instr: Instr, env: Env) -> Op:
@@ -179,16 +179,17 @@ def _elements(lanes: Lanes, tensor: TensorMap) -> tuple[Ints, NDArray[np.bool_]]
 
 
 def _tell(state: Any, instr: Instr, kind: Any, tensor: TensorMap, index: Ints, inside: Any) -> None:
-    """Observers hear of the rows of boxes that lie in the matrix, and the sectors they touch."""
+    """Observers hear of the rows of boxes that lie in the matrix."""
     if not state.observers:
         return
     size, some = tensor.itemsize, inside.any(axis=2)
     first = np.where(inside, index, np.iinfo(np.int64).max).min(axis=2)[some] * size
-    last = np.where(inside, index, 0).max(axis=2)[some] * size + size - 1
-    sectors = (last >> _SECTOR_SHIFT) - (first >> _SECTOR_SHIFT) + 1
-    place = place_of(instr.location)
+    told = Boxes(
+        kind, len(index), first + GLOBAL_BASE, inside.sum(axis=2)[some] * size,
+        place_of(instr.location),
+    )  # fmt: skip
     for observer in state.observers:
-        observer.boxes(kind, len(index), int(inside.sum()) * size, int(sectors.sum()), place)
+        observer.boxes(told)
 
 
 def _load(state: Any, instr: Instr, lanes: Lanes) -> None:
