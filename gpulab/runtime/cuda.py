@@ -23,6 +23,7 @@ from gpulab.errors import BuildError, FaultError
 from gpulab.registry import LaunchPlan, NumbaBuild, Param
 from gpulab.runtime import (
     assembly,
+    card_arrays,
     cuda_errors,
     nvrtc,
     packing,
@@ -48,7 +49,8 @@ from gpulab.runtime.toolkit import Capability, Toolkit
 
 _UNASKED_SHARED_BYTES = 48 * 1024
 """A launch gets this much shared memory; more must be asked for with a function attribute."""
-
+SENT_BYTES = 1 << 28
+"""Memory on the card for what an array is compared with."""
 
 _STREAMS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
@@ -58,17 +60,6 @@ def _stream_of(cupy: Any) -> Any:
     if cupy not in _STREAMS:
         _STREAMS[cupy] = cupy.cuda.Stream(non_blocking=True)
     return _STREAMS[cupy]
-
-
-def _address(array: DeviceArray) -> int:
-    return int(array.handle.data.ptr)
-
-
-def _by_value(part: bytes) -> Any:
-    """What CuPy passes as these very bytes: an unsigned scalar, or an array of one structure."""
-    if len(part) == tensor_map.BYTES:
-        return np.frombuffer(part, f"V{len(part)}").copy()
-    return np.frombuffer(part, f"u{len(part)}")[0]
 
 
 class CudaDevice(Device):
@@ -194,13 +185,20 @@ class CudaDevice(Device):
             self.stream.synchronize()
         return host
 
+    def equals(self, array: DeviceArray, host: NDArray[Any]) -> bool:
+        """See ``Device``; what it must be is sent in pieces: nothing is brought back."""
+        mine, wanted = card_arrays.flat(array), host.reshape(-1)
+        size = max(1, SENT_BYTES // host.itemsize)
+        parts = ((at, min(at + size, len(wanted))) for at in range(0, len(wanted), size))
+        return all(
+            self.same(self.part(mine, *part), self.upload(wanted[slice(*part)], array.name))
+            for part in parts
+        )
+
     def same(self, one: DeviceArray, other: DeviceArray) -> bool:
-        """See ``Device``; compared on the card, in words as wide as bytes and addresses allow."""
-        places = one.nbytes | _address(one) | _address(other)
-        width = next(w for w in (8, 4, 2, 1) if places % w == 0)
+        """See ``Device``; compared on the card."""
         with self.guard(f"waiting for {self._waiting_for}"):
-            mine, theirs = (x.handle.reshape(-1).view(f"u{width}") for x in (one, other))
-            return bool((mine == theirs).all())
+            return card_arrays.same(one, other)
 
     def free(self, *arrays: DeviceArray) -> None:
         """The memory returns to the pool when the last reference to the array goes."""
@@ -283,8 +281,8 @@ class CudaDevice(Device):
                 return lambda: self._run(function.entry, start)
             kernel = self._load(code, kernel.cubin)  # Numba's launch cannot ask for more
         maps = {box.param: partial(tensor_map.of_array, box=box) for box in plan.maps}
-        packed = packing.pack(function.params, args, _address, code.abi, maps)
-        values = tuple(_by_value(part) for part in packed)
+        packed = packing.pack(function.params, args, card_arrays.address, code.abi, maps)
+        values = tuple(card_arrays.by_value(part) for part in packed)
         if large:
             with self.guard(f"asking for {plan.shared_bytes} bytes of shared memory"):
                 kernel.max_dynamic_shared_size_bytes = max(

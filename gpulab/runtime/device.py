@@ -99,10 +99,12 @@ class Device(ABC):
         """Whether an array has the bits of ``host``, its rows repeated."""
         rows, step = array.shape[0] if array.shape else 1, len(host) if host.shape else 1
         if rows == step:
-            return same_bits(self.download(array), host)
-        return same_bits(self.download(self.part(array, 0, step)), host) and self.repeats(
-            array, step
-        )
+            return self.equals(array, host)
+        return self.equals(self.part(array, 0, step), host) and self.repeats(array, step)
+
+    def equals(self, array: DeviceArray, host: NDArray[Any]) -> bool:
+        """Whether an array has the bits of a host array of its shape and type."""
+        return same_bits(self.download(array), host)
 
     def repeats(self, array: DeviceArray, step: int) -> bool:
         """Whether every row has the bits of the one ``step`` before it."""

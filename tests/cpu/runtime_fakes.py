@@ -68,14 +68,20 @@ class Array:
         cupy.allocate(self.array.nbytes)
         self.data = Memory(self.array)
 
-    def __getitem__(self, rows):
+    def _of(self, array):
         part = object.__new__(Array)
-        part.cupy, part.array = self.cupy, self.array[rows]
+        part.cupy, part.array = self.cupy, array
         part.data = Memory(part.array)
         return part
 
+    def __getitem__(self, rows):
+        return self._of(self.array[rows])
+
     def reshape(self, *shape):
-        return self.array.reshape(*shape)
+        return self._of(self.array.reshape(*shape))
+
+    def view(self, dtype):
+        return self.array.view(dtype)
 
     def set(self, host, stream=None):
         self.array[...] = host

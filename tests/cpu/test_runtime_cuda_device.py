@@ -143,6 +143,21 @@ def test_rows_are_repeated_on_the_card_and_compared_there_in_pieces(card, rows):
         sent.handle.array[at, 4] ^= 1 << 15
 
 
+def test_an_array_is_compared_on_the_card_piece_by_piece(card, monkeypatch):
+    host = np.arange(35, dtype=np.uint16).reshape(7, 5)
+    sent, pieces, upload = card.upload(host, "x"), [], card.upload
+    monkeypatch.setattr("gpulab.runtime.cuda.SENT_BYTES", 25)  # 12 elements and a half
+    monkeypatch.setattr(card, "upload", lambda x, name: pieces.append(len(x)) or upload(x, name))
+    monkeypatch.delattr(type(card), "download")
+    assert card.holds(sent, host)
+    assert pieces == [12, 12, 11]
+    for at in (0, 3, 6):
+        sent.handle.array[at, 4] ^= 1
+        assert not card.holds(sent, host)
+        sent.handle.array[at, 4] ^= 1
+    assert card.holds(card.empty((0, 5), np.dtype(np.uint16)), host[:0])
+
+
 def test_poison_fills_every_byte(card):
     out = card.empty((3, 5), np.dtype(np.uint16), 0x5A)
     assert set(card.download(out).view(np.uint8).reshape(-1)) == {0x5A}

@@ -1,0 +1,36 @@
+"""Arrays of CuPy's as kernels take them, and compared where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpulab.runtime import tensor_map
+from gpulab.runtime.device import DeviceArray
+
+
+def address(array: DeviceArray) -> int:
+    """Where it begins on the card."""
+    return int(array.handle.data.ptr)
+
+
+def by_value(part: bytes) -> Any:
+    """What CuPy passes as these very bytes: an unsigned scalar, or an array of one structure."""
+    if len(part) == tensor_map.BYTES:
+        return np.frombuffer(part, f"V{len(part)}").copy()
+    return np.frombuffer(part, f"u{len(part)}")[0]
+
+
+def flat(array: DeviceArray) -> DeviceArray:
+    """All elements in a row, in the same memory."""
+    count = int(np.prod(array.shape, dtype=np.int64))
+    return DeviceArray((count,), array.dtype, array.handle.reshape(-1), array.name)
+
+
+def same(one: DeviceArray, other: DeviceArray) -> bool:
+    """Whether both hold the same bits: in words as wide as bytes and addresses allow."""
+    places = one.nbytes | address(one) | address(other)
+    width = next(w for w in (8, 4, 2, 1) if places % w == 0)
+    mine, theirs = (flat(x).handle.view(f"u{width}") for x in (one, other))
+    return bool((mine == theirs).all())
