@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,13 @@ def line(
     return made | ({"verdict": "FAIL", "reason": taken.wrong[0]} if taken.wrong else {})
 
 
+def show(candidate: Candidate, made: Record) -> None:
+    """A record on stderr."""
+    where = f"seq {made['dims']['seq_q']} causal {made['dims']['causal']}"
+    rate = f"{made['tflops']:6.1f} TFLOP/s, {made['verdict'] or 'not judged'}"
+    print(f"{where} {candidate.name:36s} {rate}", file=sys.stderr, flush=True)
+
+
 def measure(
     device: Device,
     clock: Clock,
@@ -165,23 +173,23 @@ def measure(
     cases = [c.case(request) for c, request in zip(wanted, requests, strict=True)]
     cache, found = Cache(), []
     said = [judged(c, case, device, cache) for c, case in zip(wanted, cases, strict=True)]
-    for dims in problems:
-        runners = [KernelRunner(case, device, dims) for case in cases]
-        sent = runners[0].upload(op.stored_inputs(variant, dims, "normal", 0))
-        bound = [Bound(r, sent, not c.edits) for c, r in zip(wanted, runners, strict=True)]
-        moved = op.bytes_moved(variant, dims)
-        subjects = {c.name: b.subject(moved) for c, b in zip(wanted, bound, strict=True)}
-        try:
-            taken = time_interleaved(clock, subjects, runs=runs)
-        finally:
-            for each in bound:
-                each.free()
-            device.free(*sent.values())
-        for c, runner, mine in zip(wanted, runners, said, strict=True):
-            found.append(line(c, dims, resources(runner), taken[c.name], mine))
-            rate = f"{found[-1]['tflops']:6.1f} TFLOP/s {found[-1]['verdict'] or 'not judged'}"
-            seq, causal = dims["seq_q"], dims["causal"]
-            print(f"seq {seq} causal {causal} {c.name:36s} {rate}", file=sys.stderr, flush=True)
+    for same, group in groupby(problems, key=lambda dims: {**dims, "causal": 0}):
+        runner = KernelRunner(cases[0], device, same)
+        sent = runner.upload(op.stored_inputs(variant, same, "normal", 0))
+        for dims in group:
+            runners = [KernelRunner(case, device, dims) for case in cases]
+            bound = [Bound(r, sent, not c.edits) for c, r in zip(wanted, runners, strict=True)]
+            moved = op.bytes_moved(variant, dims)
+            subjects = {c.name: b.subject(moved) for c, b in zip(wanted, bound, strict=True)}
+            try:
+                taken = time_interleaved(clock, subjects, runs=runs)
+            finally:
+                for each in bound:
+                    each.free()
+            for c, runner, mine in zip(wanted, runners, said, strict=True):
+                found.append(line(c, dims, resources(runner), taken[c.name], mine))
+                show(c, found[-1])
+        device.free(*sent.values())
     return found
 
 

@@ -160,15 +160,15 @@ def test_without_a_card_nothing_is_written(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.whole
 def test_a_run_on_the_emulated_device(tmp_path, monkeypatch, capsys):
-    small = variants.problem(1, 1, 16, 0)
+    small = [variants.problem(1, 1, 16, causal) for causal in (0, 1)]
     monkeypatch.setattr(limits, "JUDGED", variants.problem(1, 1, 17, 1))
     wanted = [SHIPPED, ABLATIONS[0], TILES[-1]]
-    found = limits.measure(EmulatedDevice(CARD), HostClock(), wanted, [small], tmp_path, 1)
-    assert [r["verdict"] for r in found] == ["PASS", None, "PASS"]
-    assert [r["kind"] for r in found] == ["shipped", "ablation", "tile"]
+    found = limits.measure(EmulatedDevice(CARD), HostClock(), wanted, small, tmp_path, 1)
+    assert [r["verdict"] for r in found] == ["PASS", None, "PASS"] * 2
+    assert [r["kind"] for r in found] == ["shipped", "ablation", "tile"] * 2
     assert found[0]["timing"]["verified"] == 1
     assert found[2]["tile"]["row_tiles"] == TILES[-1].tile.row_tiles
     assert all(r["resources"]["shared_bytes"] > 0 for r in found)
     assert json.loads(json.dumps(found)) == found
-    assert capsys.readouterr().err.count("not judged") == 1
+    assert capsys.readouterr().err.count("not judged") == 2
     assert np.isfinite([r["tflops"] for r in found]).all()
