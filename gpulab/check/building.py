@@ -18,7 +18,10 @@ COMPILE_SECONDS = 60.0
 LOG_LINES = 24
 _HOST_CODE = re.compile(r'identifier "(?:cuda[A-Z]\w+|std)" is undefined|name must be a namespace')
 _MAIN = re.compile(r"\bmain\s*\(")
-_NOISE = re.compile(r"__nv_name_map|pragma nv_mangled_name|compilation of|^\s*\^\s*$|^Remark:")
+_NOISE = re.compile(
+    r"__nv_name_map|pragma nv_mangled_name|compilation of|^\s*\^\s*$|^Remark:|^\s*ptxas (?:info|  )"
+)
+ONE_BY_ONE = "correct the first line that is named; what is said after it often follows from it"
 
 
 def build(
@@ -52,9 +55,12 @@ def build(
             "params": params_to(exercise.params),
             "capability": list(capability),
         }
-        made, held = client.python_to_ptx(
-            submission.path, message, COMPILE_SECONDS, trusted=trusted
-        )
+        try:
+            made, held = client.python_to_ptx(
+                submission.path, message, COMPILE_SECONDS, trusted=trusted
+            )
+        except BuildError as error:
+            raise BuildError(error.message, fix=error.fix or ONE_BY_ONE, **error.details) from None
         ptx.check_heap(made["ptx"], submission.path.name)
         return Code(made["ptx"], made["entry"], "numba", submission.launch), held
     name = submission.path.name
@@ -110,4 +116,4 @@ def _explained(error: BuildError, submission: Submission, exercise: Exercise) ->
         fix += "launches and compares"
     if fix is None and "already" in log and "extern" in log:
         fix = f"declare it as\n    {exercise.signature}"
-    return BuildError(error.message, fix=fix, **facts)
+    return BuildError(error.message, fix=fix or ONE_BY_ONE, **facts)

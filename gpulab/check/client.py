@@ -92,6 +92,9 @@ class Channel:
         env: its environment.
         cwd: its folder.
         pass_fds: descriptors it inherits.
+
+    Attributes:
+        folder: where it sees the submission: no part of what a learner is told.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class Channel:
             start_new_session=True,
             pass_fds=pass_fds,
         )
-        self.cwd, self.deadline = cwd, 0.0
+        self.folder, self.deadline = cwd, 0.0
 
     def ask(
         self, message: Message, arrays: Arrays | None, seconds: float, doing: str
@@ -134,7 +137,7 @@ class Channel:
         except (BrokenPipeError, WireError) as error:
             raise self._died(doing, error) from None
         if "error" in answer:
-            raise_error(answer["error"], self.cwd)
+            raise_error(answer["error"], self.folder)
         return answer, found
 
     def _read(self, count: int) -> bytes:

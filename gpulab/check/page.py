@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +50,9 @@ def print_page(console: Console, record: Record) -> None:
     _stages(console, record)
     _numbers(console, record)
     if record.get("replay") and record["verdict"] != "PASS":
-        command = f"gpulab check {record['file']} --replay {record['replay']}"
+        command = f"gpulab check {shlex.quote(record['file'])} --replay {record['replay']}"
+        if (record.get("isolation") or {}).get("sandbox") is False:
+            command += " --trust-python"
         console.print(f"  replay: {escape(command)}", highlight=False, soft_wrap=True)
 
 

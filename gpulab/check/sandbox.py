@@ -211,4 +211,6 @@ def _confined(copy: Path, place: str, scratch: str) -> Channel:
         rules.seek(0)
         argv = [*_bwrap(bwrap, [(copy, place)], rules.fileno()), "--", *command("python", "/tmp")]
         env = {**environment("/tmp"), "NUMBA_CACHE_DIR": "/tmp"}
-        return Channel(argv, env, scratch, (rules.fileno(),))
+        channel = Channel(argv, env, scratch, (rules.fileno(),))
+    channel.folder = str(Path(place).parent)
+    return channel

@@ -243,6 +243,8 @@ def _import_error(path: Path, error: BaseException) -> BuildError:
     fix = None
     if "CUDA" in what or "cuda" in type(error).__module__:
         fix = "the file may only define kernels: remove launches, cuda.to_device, signatures"
+    if isinstance(error, ImportError):
+        fix = "import Numba, NumPy and the standard library alone"
     where = f"{path.name}:{line}" if line else path.name
     return BuildError(
         f"{where}: importing it fails: {what[:500]}", fix=fix, file=path.name, line=line

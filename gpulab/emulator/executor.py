@@ -257,8 +257,7 @@ class Executor:
         raise KernelTimeoutError(
             f"{self.state.launch.kernel.name} executed {self.budget} instructions in one chunk of "
             f"{self.state.shape[1]} blocks without finishing; it was last seen{where}",
-            fix="look for a loop that never ends (a spin-wait on a value nobody writes?), or raise "
-            "the instruction budget",
+            fix="look for a loop that never ends (a spin-wait on a value nobody writes?)",
             file=place[0] if place else None,
             line=place[1] if place else None,
             budget=self.budget,

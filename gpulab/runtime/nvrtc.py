@@ -175,8 +175,8 @@ class _Program:
 
     @property
     def log(self) -> str:
-        """What the compiler and ptxas said."""
-        return self.read("ProgramLog").rstrip(b"\0").decode(errors="replace")
+        """What the compiler and ptxas said, whose parts end with a zero byte each."""
+        return self.read("ProgramLog").replace(b"\0", b"").decode(errors="replace")
 
 
 def compile_text(
