@@ -11,6 +11,7 @@ from explain_rows import ADA, row
 from gpulab import ops, registry
 from gpulab.cli import main
 from gpulab.explain import cost, names, report, resources, traffic
+from gpulab.kernels.matmul import wgmma
 from gpulab.lab import evaluate
 from gpulab.lab.runner import KernelRunner
 from gpulab.ops import formulas
@@ -37,6 +38,16 @@ def test_loads_and_stores_of_an_array_are_told_apart():
     runner(ops.get("softmax").stored_inputs(case.variant, dims, "normal", 0))
     assert dict(seen.loaded) == {"x": 3 * 2 * 64 * 2}
     assert dict(seen.stored) == {"y": 2 * 64 * 2}
+
+
+def test_boxes_of_tensor_copies_are_passes_too():
+    """A is loaded for each tile across C, B for each tile down it; C is stored once."""
+    case = row("matmul", "wgmma", "fp16", output="fp16")
+    dims = formulas.sizes("matmul").small
+    tile = wgmma.tile(case.variant, dims)
+    found = traffic.traffic(case, (9, 0))
+    across, down = -(-dims["n"] // tile.block_n), -(-dims["m"] // tile.block_m)
+    assert {p.name: p.times for p in found.passes} == {"a": across, "b": down, "c": 1}
 
 
 def test_the_cost_of_a_stabilisation_is_the_twins_work_over_the_lessons():

@@ -20,7 +20,7 @@ SOURCE = """#include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 // Box (x, y) to shared memory and on to `out` as it lies there, and back to `to` at (x, y).
-// kind: 1 without the wait, 2 whose map is no map, 4 a box that begins on 16 bytes.
+// kind: 1 without the wait, 2 whose map is no map, 4 a box that begins on 16 bytes, 8 to bytes written before.
 __global__ void __cluster_dims__(CLUSTER) kernel(
     const __grid_constant__ ptx::TensorMap from, const __grid_constant__ ptx::TensorMap to,
     const __grid_constant__ ptx::TensorMap no_map, unsigned* out, int bytes, int x, int y, int kind) {
@@ -29,6 +29,7 @@ __global__ void __cluster_dims__(CLUSTER) kernel(
     const unsigned at = ptx::shared_address(box) + (kind & 4 ? 16 : 0);
     const unsigned full = ptx::shared_address(&barrier);
     if (threadIdx.x == 0) ptx::mbarrier_init(full, 1);
+    for (int i = threadIdx.x; kind & 8 && i < bytes / 4; i += blockDim.x) ptx::store_shared_4(at + 4 * i, 7);
     ptx::cluster_arrive();
     ptx::cluster_wait();
     if (threadIdx.x == 0) {
@@ -152,6 +153,7 @@ def test_sectors_are_those_of_the_rows_inside() -> None:
     ("kind", "fault", "words"),
     [
         (1, "async_in_flight", "not waited for"),
+        (9, "async_in_flight", "not waited for"),
         (2, "tensor_map", "no tensor map"),
         (4, "misaligned", "boxes begin on 128"),
     ],

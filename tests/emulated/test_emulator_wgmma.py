@@ -13,12 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from gpulab import registry
+from gpulab.emulator.flow import destinations, sources
 from gpulab.emulator.machine import Machine
 from gpulab.errors import BuildError, FaultError
 from gpulab.formats import decode, encode
 from gpulab.kernels.matmul import wgmma
 from gpulab.lab.runner import KernelRunner
-from gpulab.numerics import simulate
+from gpulab.numerics import simulate, split, tensorcore
 from gpulab.numerics.contract import Contract
 from gpulab.registry import Case, Variant
 from gpulab.runtime import nvrtc
@@ -93,12 +94,33 @@ def test_steps_of_the_ladder_are_exact(kernel: str, blocks: int | None) -> None:
     np.testing.assert_array_equal(got, a @ b)
 
 
+def test_three_products_of_tf32_with_a_from_registers() -> None:
+    (case,) = registry.cases("matmul", kernel="wgmma_3xtf32")
+    rng = np.random.default_rng(40)
+    a, b = (
+        (rng.choice([-1.0, 1.0], s) * np.exp2(rng.uniform(-6, 2, s))).astype("f4")
+        for s in ((70, 40), (40, 60))
+    )
+    rules = tensorcore.model(str(case.variant.instruction(HOPPER)), HOPPER)
+    got = product(case, {"m": 70, "n": 60, "k": 40}, a, b)
+    np.testing.assert_array_equal(got, split.sums(rules, a, b, case.variant.promotion))
+
+
+def test_the_race_detector_raises_no_alarm() -> None:
+    case = next(registry.cases("matmul", kernel="wgmma", format="bf16"))
+    a, b = operands(case.variant, TAILS)
+    watched = EmulatedDevice(HOPPER, sanitize=True)
+    got = KernelRunner(case, watched, TAILS)({"a": a, "b": b}).outputs["c"]
+    np.testing.assert_array_equal(got, product(case, TAILS, a, b))
+
+
 # --- the instruction alone -----------------------------------------------------------------------
 
 SOURCE = """#include "ptx/shared.cuh"
 #include "ptx/wgmma.cuh"
 // 64 x 64 sums of k = 16: A (64 x 16) lies in rows of 128 bytes without a TMA copy, B (64 x 16) too.
-// kind: 1 without the swizzle, 2 outside of shared memory, 4 not written, 8 by two warps of four.
+// kind: 1 without the swizzle, 2 outside of shared memory, 4 not written, 8 by two warps of four,
+// 16 two warps come long after the others.
 extern "C" __global__ void kernel(const unsigned short* a, const unsigned short* b, float* c, int kind) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const unsigned at = ptx::shared_address(memory), t = threadIdx.x;
@@ -109,6 +131,8 @@ extern "C" __global__ void kernel(const unsigned short* a, const unsigned short*
     }
     __syncthreads();
     if (kind & 8 && t >= 64) return;
+#pragma unroll 1
+    for (int i = 0; kind & 16 && t >= 64 && i < 1000; ++i) asm volatile("nanosleep.u32 1;");
     float d[32] = {};
     const unsigned long long plain = kind & 1 ? 1ull << 62 : 0;
     const auto of_a = ptx::matrix_descriptor(at, 16, 1024) ^ plain;
@@ -146,9 +170,18 @@ def multiplied(kind: int = 0, threads: int = 128, text: str = "") -> tuple[Any, 
     return c, decode("fp16", a) @ decode("fp16", b).T
 
 
-def test_one_product() -> None:
-    got, want = multiplied()
+@pytest.mark.parametrize("kind", [0, 16], ids=["together", "late"])
+def test_one_product(kind: int) -> None:
+    """Warps wait for the others of their group."""
+    got, want = multiplied(kind)
     np.testing.assert_array_equal(got, want)
+
+
+def test_the_sums_are_read_as_well_as_written() -> None:
+    (found,) = Machine(HOPPER).load(code()).entries.values()
+    (instr,) = [i for i in found.kernel.code if i.opcode.startswith("wgmma.mma_async")]
+    assert len(destinations(instr)) == 32
+    assert {r.name for r in destinations(instr)} <= {r.name for r in sources(instr)}
 
 
 @pytest.mark.parametrize(
