@@ -21,7 +21,7 @@ from gpulab.ops.rows_contract import Floats, Sums
 from gpulab.ops.rows_data import RowData, RowInputs, row_squares
 from gpulab.ops.rows_families import RowFamily
 from gpulab.ops.rows_measure import bands, ceiling, measure
-from gpulab.ops.rows_mutants import MANY, Evidence, certify
+from gpulab.ops.rows_mutants import Evidence, certify
 from gpulab.ops.rows_probes import RowProbe
 
 T = TypeVar("T")
@@ -87,8 +87,8 @@ class Case(JudgedCase):
 
     def _at_once(self, makers: Sequence[Callable[[], T]]) -> list[T]:
         """The results of several calls; on several cores where the distinct rows are many."""
-        rows, cols = self.data.distinct, self.data.shape[1]
-        return list(each(call, makers) if rows * cols >= MANY else map(call, makers))
+        elements = self.data.distinct * self.data.shape[1]
+        return list(each(call, makers, elements * len(makers)))
 
     def _run(self, number: int, family: RowFamily) -> Outputs | None:
         inputs = self.data.family(family)

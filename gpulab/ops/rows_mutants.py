@@ -32,8 +32,6 @@ Refused = Callable[[RowContract, tuple[int, int]], str | None]
 """(contract, (rows, cols)) -> why the mistake changes nothing by construction, or None."""
 
 SCALE_ERROR = 0.999
-MANY = 1 << 16
-"""Elements from which families, or mutants, are worth a thread each."""
 FEW = 1 << 12
 """Elements below which a mistake of rounding may stay invisible by chance."""
 
@@ -223,7 +221,7 @@ def certify(
         return power.certificate(mutant.name, evidence, attempt, thorough)
 
     mutants = standard(op, contract)
-    found = each(certificate, mutants) if elements >= MANY else map(certificate, mutants)
+    found = each(certificate, mutants, elements * len(mutants))
     main = evidence[0].answers[0]
     right = encode(op.output_format(main.name, contract), main.ideal())
     return (*found, power.unwritten(right, 0))
