@@ -71,6 +71,7 @@ def bench(
     from gpulab.lab import render, verdict
     from gpulab.lab.compiling import Ahead
     from gpulab.lab.environment import environment
+    from gpulab.numerics.cache import Cache
 
     check_seed(seed)
     check_runs(runs, warmup)
@@ -92,9 +93,11 @@ def bench(
     for dims in shapes:
         ahead.submit(cases, dims)
     every: list[Record] = []
+    cache = Cache()  # of inputs that are the same with and without causality
     for dims in shapes:
         records = evaluate_cases(
-            session, op, dims, seed=seed, runs=runs, warmup=warmup, chosen=cases, ahead=ahead,
+            session, op, dims, seed=seed, runs=runs, warmup=warmup,
+            chosen=cases, ahead=ahead, cache=cache,
             yardstick=bandwidth.yardstick(bandwidth.traffic(op)) if by_memory else None,
         )  # fmt: skip
         records = records if by_memory else limits.over(records)

@@ -22,6 +22,7 @@ from gpulab.errors import UsageError
 from gpulab.lab import evaluate, render, verdict
 from gpulab.lab.compiling import Ahead
 from gpulab.lab.measure import MakeYardstick
+from gpulab.numerics.cache import Cache
 from gpulab.ops.base import Op
 from gpulab.registry import Dims
 from gpulab.runtime.device import Device
@@ -184,11 +185,12 @@ def evaluate_cases(
     operation: Op | None = None,
     yardstick: MakeYardstick | None = None,
     ahead: Ahead | None = None,
+    cache: Cache | None = None,
 ) -> list[dict[str, Any]]:
     """Records of the rows, refused ones included, in ladder order.
 
     ``operation`` is the op where it is not as registered (another eps, given labels); ``ahead``
-    are compilations under way for further sizes.
+    are compilations under way for further sizes, ``cache`` holds what sizes share.
 
     Raises:
         UsageError: no row is left.
@@ -214,5 +216,6 @@ def evaluate_cases(
             warmup=warmup,
             yardstick=yardstick,
             ahead=ahead,
+            cache=cache,
             on_case=lambda case: bar.update(task, advance=1, description=case.label),
         )

@@ -84,6 +84,7 @@ def evaluate_all(
     warmup: int = 3,
     yardstick: measure.MakeYardstick | None = None,
     ahead: Ahead | None = None,
+    cache: Cache | None = None,
     on_case: Callable[[Case], object] = _nothing,
 ) -> list[Record]:
     """Records of the cases at one size, in their order.
@@ -101,12 +102,13 @@ def evaluate_all(
         warmup: untimed runs of each before.
         yardstick: makes the memory traffic that is timed beside the rows (card).
         ahead: compilations under way for further sizes; None: those of this one are begun here.
+        cache: shared with other sizes of the op; None: with none.
         on_case: told before each row.
 
     Raises:
         UsageError: impossible dims.
     """
-    cache = Cache()
+    cache = cache or Cache()
     records: list[Record] = []
     ready: list[tuple[KernelRunner, Record]] = []
     with contextlib.ExitStack() as left:

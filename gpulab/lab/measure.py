@@ -53,7 +53,7 @@ def judged_inputs(runner: KernelRunner, seed: int, cache: Cache) -> dict[str, ND
     spec, variant = runner.case.spec, runner.case.variant
 
     def make() -> dict[str, NDArray[Any]]:
-        return runner.op.stored_inputs(variant, runner.dims, FAMILY, seed)
+        return runner.op.stored_inputs(variant, runner.dims, FAMILY, seed, cache)
 
     read = tuple(p for p in spec.params(variant) if p.role != "out")
     names = (spec.op, variant.format, variant.contract, read)

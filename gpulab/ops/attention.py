@@ -149,12 +149,17 @@ class Attention(JudgedOp):
         return draw(get_family(family), dims, fmt, seed)
 
     def stored_inputs(
-        self, variant: VariantLike, dims: Dims, family: str | AttentionFamily, seed: int
+        self,
+        variant: VariantLike,
+        dims: Dims,
+        family: str | AttentionFamily,
+        seed: int,
+        cache: Cache | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Inputs of a family as kernels of the variant take them."""
         whole = {k: int(v) for k, v in dims.items()}
         contract = self.contract(variant, (12, 0))
-        return Data(contract, whole, seed, Cache()).family(get_family(family)).stored
+        return Data(contract, whole, seed, cache or Cache()).family(get_family(family)).stored
 
     def digest_inputs(self, variant: VariantLike, dims: Dims, seed: int) -> dict[str, NDArray[Any]]:
         """Signs times lognormal, so that exponents spread."""

@@ -97,15 +97,20 @@ class Data:
         dims = tuple(self.dims.items())
         return self.cache.get(("attention", what, dims, self.seed, *key), make)
 
+    def _drawn(self, what: str, *key: Hashable, make: Callable[[], T]) -> T:
+        """A value that depends on the shapes, the seed and ``key``, and not on who sees whom."""
+        shapes = tuple((n, x) for n, x in self.dims.items() if n not in ("causal", "window"))
+        return self.cache.get(("attention", what, shapes, self.seed, *key), make)
+
     def family(self, family: AttentionFamily) -> Inputs:
         """Inputs of a family as the contract stores them."""
         key = (family, self.contract.format, self.contract.name)
-        return self.cached("family", *key, make=lambda: self._make(family))
+        return self._drawn("family", *key, make=lambda: self._make(family))
 
     def _make(self, family: AttentionFamily) -> Inputs:
         fmt = self.contract.format
         key = (family, fmt if family.by_format or family.formats is not None else "")
-        original = self.cached(
+        original = self._drawn(
             "originals", *key, make=lambda: draw(family, self.dims, fmt, self.seed)
         )
         share = min(rounding_share(fmt, _some_rows(original[n])) for n in "qkv")

@@ -98,9 +98,15 @@ class Op(Protocol):
         """Original float32 inputs by parameter name."""
 
     def stored_inputs(
-        self, variant: VariantLike, dims: Dims, family: Any, seed: int
+        self,
+        variant: VariantLike,
+        dims: Dims,
+        family: Any,
+        seed: int,
+        cache: Cache | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Inputs of a family as the variant's kernels take them, by parameter name."""
+        """Inputs of a family as the variant's kernels take them, by parameter name; from the
+        cache of the judge where they are there."""
 
     def digest_inputs(self, variant: VariantLike, dims: Dims, seed: int) -> dict[str, NDArray[Any]]:
         """Stored inputs whose exponents spread, so that alignment and rounding matter."""

@@ -90,12 +90,18 @@ class Int4Matmul(JudgedOp):
         }
 
     def stored_inputs(
-        self, variant: VariantLike, dims: Dims, family: str | Family, seed: int
+        self,
+        variant: VariantLike,
+        dims: Dims,
+        family: str | Family,
+        seed: int,
+        cache: Cache | None = None,
     ) -> dict[str, NDArray[Any]]:
         """``a``, ``w`` and ``scales`` as stored."""
         contract = Int4Contract.of(variant, (12, 0))
         whole = {name: int(value) for name, value in dims.items()}
-        return Int4Data(self, contract, whole, seed, Cache()).stored(get_family(family), whole)[0]
+        data = Int4Data(self, contract, whole, seed, cache or Cache())
+        return data.stored(get_family(family), whole)[0]
 
     def digest_inputs(self, variant: VariantLike, dims: Dims, seed: int) -> dict[str, NDArray[Any]]:
         """Signs times powers of two between 2^-6 and 2^2; all codes; scales of every exponent."""

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from gpulab.errors import UsageError
 from gpulab.formats import encode, get, storage_dtype
 from gpulab.formats.threads import together
+from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Contract, VariantLike
-from gpulab.numerics.inputs import DEFAULT, Family, draw
+from gpulab.numerics.inputs import DEFAULT, Family, draw, get_family
 from gpulab.ops.base import Dims, Speed
 from gpulab.ops.judging import Asked, JudgedOp
-from gpulab.ops.matmul_data import Data
+from gpulab.ops.matmul_data import Data, originals
 from gpulab.ops.matmul_judge import Case
 
 MAX_ELEMENTS = 1 << 40
@@ -80,11 +81,17 @@ class Matmul(JudgedOp):
         return {"a": a, "b": b}
 
     def stored_inputs(
-        self, variant: VariantLike, dims: Dims, family: str | Family, seed: int
+        self,
+        variant: VariantLike,
+        dims: Dims,
+        family: str | Family,
+        seed: int,
+        cache: Cache | None = None,
     ) -> dict[str, NDArray[Any]]:
         """``a`` and ``b`` as stored."""
-        drawn = self.make_inputs(dims, family, variant.format, seed)
-        return {name: encode(variant.format, values) for name, values in drawn.items()}
+        fmt, whole = variant.format, {name: int(dims[name]) for name in self.dims}
+        drawn = originals(self, whole, get_family(family), fmt, seed, cache or Cache())
+        return {name: encode(fmt, values) for name, values in drawn.items()}
 
     def digest_inputs(self, variant: VariantLike, dims: Dims, seed: int) -> dict[str, NDArray[Any]]:
         """Signs times powers of two between 2^-6 and 2^2; all codes of integers."""

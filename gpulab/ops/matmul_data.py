@@ -38,6 +38,14 @@ class MakesInputs(Protocol):
         """Original float32 inputs."""
 
 
+def originals(
+    op: MakesInputs, dims: dict[str, int], family: Family, fmt: str, seed: int, cache: Cache
+) -> dict[str, NDArray[Any]]:
+    """Float32 inputs of a family: the same for all formats that get the same values."""
+    key = ("originals", tuple(dims[n] for n in "mnk"), seed, *family.originals(get(fmt)))
+    return cache.get(key, lambda: op.make_inputs(dims, family, fmt, seed))
+
+
 @dataclass(frozen=True)
 class FamilyData:
     """Everything about one family that does not depend on the kernel.
@@ -106,11 +114,7 @@ class Data:
 
     def _make_family(self, family: Family, fmt: str) -> FamilyData:
         drawn = family.originals(get(fmt))
-        original = self.cached(
-            "originals",
-            *drawn,
-            make=lambda: self.op.make_inputs(self.dims, family, fmt, self.seed),
-        )
+        original = originals(self.op, self.dims, family, fmt, self.seed, self.cache)
         r0 = self.cached(
             "r0",
             *drawn,

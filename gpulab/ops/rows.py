@@ -85,12 +85,17 @@ class RowOp(RowFormula, JudgedOp):
         return 16 * rows * cols + 160 * distinct_rows(rows, cols) * cols
 
     def stored_inputs(
-        self, variant: VariantLike, dims: Dims, family: str | RowFamily, seed: int
+        self,
+        variant: VariantLike,
+        dims: Dims,
+        family: str | RowFamily,
+        seed: int,
+        cache: Cache | None = None,
     ) -> dict[str, NDArray[Any]]:
         """See ``Op``; of a large array the distinct rows, which the others repeat."""
         contract = self.contract(variant)
         whole = {k: int(v) for k, v in dims.items()}
-        data = RowData(self, contract, whole, seed, Cache())
+        data = RowData(self, contract, whole, seed, cache or Cache())
         return data.store(data.original(get_family(family)))
 
     def digest_inputs(self, variant: VariantLike, dims: Dims, seed: int) -> dict[str, NDArray[Any]]:
