@@ -48,12 +48,12 @@ MOMENTS: Table = (
     Kept(1024, 4, 12, cluster=2),
     Kept(1024, 4, 12),
 )
-TWO_PASS: Table = (*SHORT, *MOMENTS)
-"""For LayerNorm, which reads two parameters a column besides: what is left of L1 is theirs."""
+TWO_PASS: Table = (*SHORT, Streamed(512, 8, 3, blocks=2), *MOMENTS)
+"""For LayerNorm, which reads two parameters a column besides, from L2."""
 
 WELFORD: Table = (
     *(Kept(1 << i, 8, resident=768) for i in range(8)),
-    Streamed(512, 4, 2, blocks=2, regs=4),
+    Streamed(512, 8, 3, blocks=2),
     *MOMENTS,
 )
 """The same in one pass: the more packs a thread has, the fewer moments are to be merged."""
@@ -63,7 +63,7 @@ TWO_ARRAYS: Table = (
     Streamed(512, 8, 3, blocks=1),
     Streamed(512, 8, 3, blocks=1, cluster=2),
     Streamed(1024, 6, 3, blocks=1, regs=2, cluster=2),
-    Streamed(1024, 6, 3, blocks=1, regs=2, cluster=4),
+    Streamed(512, 8, 3, blocks=1, cluster=8),
     Kept(512, 4, 4, resident=512),
     Kept(1024, 2, 4),
 )

@@ -86,7 +86,7 @@ struct TwoPass {
         row.again([&](const float(&value)[kVec], int, int) {
 #pragma unroll
             for (int j = 0; j < kVec; ++j) {
-                const float d = value[j] * scale - shift;
+                const float d = fmaf(value[j], scale, -shift);
                 left.of(j) += d;
                 squares.of(j) = fmaf(d, d, squares.of(j));
             }
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
             widen(load_pack<W, kVec>(bias, at, false), offset);
 #pragma unroll
             for (int j = 0; j < kVec; ++j) {
-                const float centred = value[j] * scale - m.shift - m.mean;
+                const float centred = fmaf(value[j], scale, -m.shift) - m.mean;
                 result[j] = fmaf(centred * rstd, factor[j], offset[j]);
             }
             store_pack(y + start, at, narrow<W>(result));
