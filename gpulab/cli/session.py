@@ -29,9 +29,9 @@ from gpulab.runtime.device import Device
 from gpulab.runtime.emulated import EmulatedDevice
 from gpulab.runtime.select import open_device
 
-_COUNTER_WIDTH = 190
 _LEAST_WIDTH = 150
 """Columns the ladder needs; a narrower terminal wraps lines, but nothing is cut off."""
+_ANY_WIDTH = 1000
 
 
 @dataclass
@@ -162,8 +162,10 @@ def run_cases(
 def print_counters(session: Session, records: Sequence[dict[str, Any]]) -> None:
     """The table of counted work, where ``--counters`` asked for it."""
     if session.counters:
-        wide = Console(width=max(_COUNTER_WIDTH, Console().width), quiet=session.quiet)
-        wide.print(render.counter_table(records))
+        table = render.counter_table(records)
+        needed = Console(width=_ANY_WIDTH).measure(table).maximum
+        wide = Console(width=max(needed, Console().width), quiet=session.quiet)
+        wide.print(table)
         session.say()
 
 

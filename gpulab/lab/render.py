@@ -232,7 +232,7 @@ _COUNTED: dict[str, tuple[str, ...]] = {
     "M products": ("tensor_products",),
     "ld sect/req": ("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",),
     "st sect/req": ("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",),
-    "async sect": ("async_copy_sectors",),
+    "async sect": ("async_copy_sectors", "tensor_copy_sectors"),
     "MB moved": ("global_sector_bytes",),
     "conflicts": _CONFLICTS,
 }
