@@ -83,7 +83,9 @@ def command(
         if value is not None:
             check_dim(name, value)
     if head_dim is not None and not 1 <= head_dim <= MAX_HEAD_DIM:
-        raise UsageError(f"--head-dim {head_dim} is outside 1 .. {MAX_HEAD_DIM}")
+        raise UsageError(
+            f"--head-dim {head_dim} is outside 1 .. {MAX_HEAD_DIM}", fix="for example --head-dim 64"
+        )
     if kv_heads is not None and heads is not None and heads % kv_heads:
         raise UsageError(
             f"--kv-heads {kv_heads} does not divide --heads {heads}",

@@ -146,7 +146,7 @@ def tune(runs: int, save: Path | None, seed: int, as_json: bool, quiet: bool) ->
     from gpulab.runtime.cuda_clock import clock_of
 
     if not 1 <= runs <= 1000:
-        raise UsageError(f"--runs {runs} is outside 1 .. 1000")
+        raise UsageError(f"--runs {runs} is outside 1 .. 1000", fix="leave it out for the default")
     check_folder("--save", save)
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
     device = session.device

@@ -78,11 +78,14 @@ def command(
     from gpulab.check import folder, page, reports
 
     if not 0 < seconds <= 3600 or not math.isfinite(seconds):
-        raise UsageError(f"--timeout {seconds}: more than 0, at most 3600 seconds")
+        raise UsageError(
+            f"--timeout {seconds}: more than 0, at most 3600 seconds",
+            fix="for example --timeout 60",
+        )
     if not 0.5 <= memory_gb <= 1024:
-        raise UsageError(f"--memory {memory_gb}: 0.5 to 1024 GB")
+        raise UsageError(f"--memory {memory_gb}: 0.5 to 1024 GB", fix="for example --memory 8")
     if jobs is not None and not 1 <= jobs <= 256:
-        raise UsageError(f"--jobs {jobs}: 1 .. 256")
+        raise UsageError(f"--jobs {jobs}: 1 .. 256", fix="leave it out for one a processor")
     if seed is not None:
         from gpulab.cli.options import check_seed
 

@@ -78,7 +78,7 @@ def check_seed(seed: int) -> int:
         UsageError: outside.
     """
     if not 0 <= seed < 1 << 32:
-        raise UsageError(f"--seed {seed} is outside 0 .. 4294967295")
+        raise UsageError(f"--seed {seed} is outside 0 .. 4294967295", fix="for example --seed 1")
     return seed
 
 
@@ -89,7 +89,7 @@ def check_dim(name: str, value: int) -> int:
         UsageError: outside; names the option and the limit.
     """
     if not 1 <= value <= MAX_DIM:
-        raise UsageError(f"{name} {value} is outside 1 .. {MAX_DIM}")
+        raise UsageError(f"{name} {value} is outside 1 .. {MAX_DIM}", fix=f"for example {name} 256")
     return value
 
 
@@ -100,7 +100,10 @@ def check_runs(runs: int, warmup: int) -> None:
         UsageError: outside 1 .. 10000, or 0 .. 10000.
     """
     if not 1 <= runs <= 10_000 or not 0 <= warmup <= 10_000:
-        raise UsageError(f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000")
+        raise UsageError(
+            f"--runs {runs} --warmup {warmup}: runs 1 .. 10000, warmup 0 .. 10000",
+            fix="leave both out for 10 and 3",
+        )
 
 
 def parse_sizes(text: str, names: Sequence[str], example: str) -> list[dict[str, int]]:

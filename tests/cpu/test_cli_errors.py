@@ -29,6 +29,11 @@ BAD = [
     (["matmul", "--capability", "banana", "--device", "emulated"], 2, "banana"),
     (["matmul", "--seed", "-1", "--device", "emulated"], 2, "--seed -1 is outside"),
     (["matmul", "--runs", "0", "--device", "emulated"], 2, "--runs 0"),
+    (["attention", "--head-dim", "0", "--device", "emulated"], 2, "--head-dim 0 is outside 1"),
+    (["bench", "ceilings", "--runs", "0"], 2, "--runs 0 is outside 1"),
+    (["check", ".", "--timeout", "nan"], 2, "--timeout nan"),
+    (["check", ".", "--memory", "inf"], 2, "--memory inf"),
+    (["check", ".", "--jobs", "0"], 2, "--jobs 0"),
     (["matmul", "--device", "tpu"], 2, "'tpu' is not one of"),
     (["matmul", "--frobnicate"], 2, "No such option"),
     (["frobnicate"], 2, "No such command"),
@@ -55,6 +60,7 @@ def test_bad_input_as_json(arguments, code, text):
     assert error["schema"] == 1
     assert error["error"]["exit_code"] == code
     assert text in error["error"]["message"]
+    assert error["error"]["fix"]
 
 
 def test_a_process_of_its_own_ends_with_the_line_and_the_code():
