@@ -49,7 +49,9 @@ def collect(paths: Sequence[Path]) -> list[Path]:
         elif path.exists():
             found.append(path)
         else:
-            raise UsageError(f"no such file or folder: {path}")
+            raise UsageError(
+                f"no such file or folder: {path}", fix="name a .cu or .py file, or a folder of them"
+            )
     if not found:
         raise UsageError(
             f"no .cu or .py file in {', '.join(map(str, paths))}", fix="name a file or a folder"

@@ -34,6 +34,7 @@ BAD = [
     (["check", ".", "--timeout", "nan"], 2, "--timeout nan"),
     (["check", ".", "--memory", "inf"], 2, "--memory inf"),
     (["check", ".", "--jobs", "0"], 2, "--jobs 0"),
+    (["check", "nowhere.cu"], 2, "no such file or folder: nowhere.cu"),
     (["matmul", "--device", "tpu"], 2, "'tpu' is not one of"),
     (["matmul", "--frobnicate"], 2, "No such option"),
     (["frobnicate"], 2, "No such command"),
