@@ -31,6 +31,12 @@ MATMUL_SIZES: tuple[dict[str, int], ...] = (
 """Tails in every dim, one element, whole tiles, more than one tile, an odd row length."""
 
 
+ALIGNED_SIZES: tuple[dict[str, int], ...] = (
+    {"m": 70, "n": 144, "k": 208},
+    {"m": 300, "n": 528, "k": 96},
+)
+"""Further ones of kernels that take rows of whole 16 bytes only: tails of tiles, many tiles."""
+
 ROW_SIZES: tuple[dict[str, int], ...] = (
     {"rows": 1, "cols": 1},
     {"rows": 5, "cols": 257},
@@ -65,6 +71,11 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
 """Sizes by op."""
 
 
+def sizes_of(case: Case, sizes: Sequence[Mapping[str, int]]) -> tuple[Mapping[str, int], ...]:
+    """The sizes at which a kernel's digests are taken."""
+    return (*sizes, *(ALIGNED_SIZES if case.spec.only_capability else ()))
+
+
 def digest(array: NDArray[Any]) -> str:
     """SHA-256 of the raw bytes, first 16 hex digits."""
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
@@ -87,11 +98,11 @@ def digests(
         (c, dims)
         for c in registry.cases(op)
         if c.spec.backend != "library"
-        for dims in sizes
+        for dims in sizes_of(c, sizes)
         if c.refusal(device.target, device.kind, dims) is None
         and run_of(_run(c, device, dims, seed)) not in known
     ]
-    for dims in sizes:
+    for dims in (*sizes, *ALIGNED_SIZES):
         compile_ahead([c for c, mine in runs if mine is dims], device, dims)
     for case, dims in runs:
         yield digest_line(case, device, dims, seed)
