@@ -20,11 +20,16 @@ MOST = 8
 _inside = threading.local()
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def workers() -> int:
     """Threads that NumPy's work is spread over: the cores this process may use, up to ``MOST``."""
-    if hasattr(os, "sched_getaffinity"):
-        return min(MOST, len(os.sched_getaffinity(0)))
-    return min(MOST, os.cpu_count() or 1)
+    return min(MOST, cores())
 
 
 def spread(work: Callable[[slice], Any], count: int, elements: int, grain: int = 1) -> list[Any]:
@@ -53,18 +58,21 @@ def spread(work: Callable[[slice], Any], count: int, elements: int, grain: int =
     return list(each(work, parts))
 
 
-def each(work: Callable[[T], R], items: Sequence[T], elements: int = LEAST) -> Iterator[R]:
+def each(
+    work: Callable[[T], R], items: Sequence[T], elements: int = LEAST, most: int = MOST
+) -> Iterator[R]:
     """The results of ``work`` on every item, in order; what it spreads itself stays in its thread.
 
     Args:
         work: called from several threads at the same time.
         items: the parts; a single one is done here, and all where this is a part already.
         elements: numbers in all of it; where they are few, all is done here.
+        most: threads at most, where a part is long in products and draws.
     """
     if len(items) == 1 or elements < LEAST or getattr(_inside, "yes", False):
         yield from map(work, items)
         return
-    with blas.one_thread(), ThreadPoolExecutor(workers(), initializer=_enter) as pool:
+    with blas.one_thread(), ThreadPoolExecutor(min(most, cores()), initializer=_enter) as pool:
         yield from pool.map(work, items)
 
 

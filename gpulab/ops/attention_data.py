@@ -158,7 +158,7 @@ class Data:
     def pieces(self, inputs: Inputs) -> Iterator[Piece]:
         """The checked queries, a band at a time; heads are worked out several at once."""
         every = range(self.dims["batch"] * self.dims["heads"])
-        at_once = 4 * threads.workers()
+        at_once = 4 * threads.cores()
         for first in every[::at_once]:  # what waits to be looked at stays in memory
             heads = every[first : first + at_once]
             make = partial(self._pieces, inputs, heads)
@@ -186,12 +186,12 @@ class Data:
             return [exact(head)[0] for head in bands(inputs.original, number, False)]
 
         scores = len(heads) * wanted * d["seq_k"]
-        found = list(chain.from_iterable(threads.each(of, heads, scores)))
+        found = list(chain.from_iterable(threads.each(of, heads, scores, threads.cores())))
         if inputs.original is None:
             return found
 
         def ideals() -> list[Floats]:
-            return list(chain.from_iterable(threads.each(ideal, heads, scores)))
+            return list(chain.from_iterable(threads.each(ideal, heads, scores, threads.cores())))
 
         r0 = self._kept("r0", None, inputs, heads[0], make=ideals)  # whatever stores them
         return [replace(piece, r0=mine) for piece, mine in zip(found, r0, strict=True)]

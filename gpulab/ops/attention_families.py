@@ -261,7 +261,7 @@ def by_groups(
         for array, part in zip((q, k, v), drawn, strict=True):
             array[at] = part
 
-    list(threads.each(one, range(entries * kv_heads), q.size + 2 * k.size))
+    list(threads.each(one, range(entries * kv_heads), q.size + 2 * k.size, threads.cores()))
     return {"q": q.reshape(entries, -1, queries, d), "k": k, "v": v}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpulab.formats import get
 from gpulab.numerics.contract import RANDOM_WALK
+from gpulab.ops.attention_bounds import KEYS, lost_p, products, rounded_p_bound
 from gpulab.ops.attention_contract import SLACK, AttentionContract, U
 
 Floats = NDArray[np.float64]
@@ -62,6 +63,11 @@ class Head:
     seen: Mask
     codes: tuple[Codes, Codes, Codes] | None = None
     scales: Scales | None = None
+
+    @property
+    def products(self) -> int:
+        """Of one matmul."""
+        return int(self.seen.size * self.q.shape[1])
 
     @property
     def scale(self) -> float:
@@ -203,21 +209,22 @@ def answer(contract: AttentionContract, head: Head, exact_sums: bool = False) ->
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         found = softmax(x)
         out = found.p @ head.v
-        size_v = np.abs(head.v)
+        finite = np.isfinite(x)
         d_x = np.zeros_like(x) if exact_sums else _score_bound(contract, head, x)
-        d_x[~np.isfinite(x)] = 0.0
-        away = np.where(np.isfinite(x), np.abs(x - found.largest), 0.0)
+        d_x[~finite] = 0.0
+        away = np.abs(x - found.largest, where=finite, out=np.zeros_like(x))
         walk = 0.0 if exact_sums else RANDOM_WALK * float(np.sqrt(keys))
         alone = head.alone[:, None]
         relative = np.where(alone, 4.0 * U * (away + np.abs(found.largest)), d_x)
-        relative = relative + U * (3.0 * (away + SLACK) + 8.0 + walk)
+        relative += (3.0 * U) * away
+        relative += U * (3.0 * SLACK + 8.0 + walk)
         weighted = found.p * relative
-        lost = lost_p(contract, found)
-        s, d, small = products((found.p, weighted, lost), size_v)
-        second, squares = products((found.p, found.p * found.p), head.v * head.v)
+        lost = lost_p(contract, found.p, found.total)
+        s, d, small = products((found.p, weighted, lost), head.v, np.abs)
+        second, squares = products((found.p, found.p * found.p), head.v, np.square)
         d += np.abs(out) * weighted.sum(axis=1, keepdims=True)
         d += 4.0 * U * np.abs(out)
-        d += TINY * head.seen.any(axis=1, keepdims=True) * size_v.sum(axis=0)
+        d += TINY * head.seen.any(axis=1, keepdims=True) * np.abs(head.v).sum(axis=0)
         if not exact_sums:
             product = contract.sums.allowance(keys)
             summed = rounded_p_bound(contract, s, squares) + small
@@ -257,52 +264,17 @@ def _unit(
 
 def _score_bound(contract: AttentionContract, head: Head, x: Floats) -> Floats:
     """D of the scaled scores (r, n)."""
-    size_q, size_k = np.abs(head.q), np.abs(head.k)
     product = contract.scores.allowance(head.q.shape[1])
-    s = size_q @ size_k.T * head.scale
-    d: Floats = (product.relative + 4.0 * U) * s + product.absolute
+    size_q, d, lengths = np.abs(head.q), np.empty_like(x), np.empty(len(head.k))
+    for at in range(0, len(head.k), KEYS):
+        part = slice(at, at + KEYS)
+        size_k = np.abs(head.k[part])
+        d[:, part], lengths[part] = size_q @ size_k.T, size_k.sum(axis=1)
+    d *= (product.relative + 4.0 * U) * head.scale
+    d += product.absolute
     if head.bias is not None:
         d = d + U * (2.0 * np.abs(head.bias) + 4.0 * np.abs(np.where(np.isfinite(x), x, 0.0)))
     if contract.splits_scale:
         half_step = 0.5 * get(contract.format).min_subnormal
-        d = d + half_step * size_k.sum(axis=1)[None, :]
+        d += half_step * lengths
     return d
-
-
-def products(left: Sequence[Floats], right: Floats) -> list[Floats]:
-    """Each of ``left`` times ``right``, which is read once."""
-    return np.split(np.concatenate(left) @ right, len(left))
-
-
-def rounded_p_bound(contract: AttentionContract, s: Floats, squares: Floats) -> Floats:
-    """What rounding normal P to its format may do to the output (r, d).
-
-    Args:
-        contract: declared arithmetic.
-        s: P |V|.
-        squares: P^2 V^2.
-    """
-    row = contract.probability_row
-    if row is None:
-        return np.zeros_like(s)
-    walk: Floats = RANDOM_WALK * row.unit_roundoff * np.sqrt(squares)
-    return np.minimum(row.unit_roundoff * s, walk)
-
-
-def lost_p(contract: AttentionContract, found: Softmax) -> Floats:
-    """How much rounding to steps of the smallest subnormal may take from each P, or add (r, n)."""
-    row = contract.probability_row
-    if row is None:
-        return np.zeros_like(found.p)
-    step = 0.5 * row.min_subnormal * p_step(contract)
-    lost: Floats = np.minimum(found.p, step / np.where(found.total == 0, 1.0, found.total))
-    return lost
-
-
-def p_step(contract: AttentionContract) -> float:
-    """1 over the power of two by which P is multiplied before it is rounded."""
-    return 2.0**-P_SHIFT if contract.scaled else 1.0
-
-
-P_SHIFT = 8
-"""fp8: P in [0, 1] is multiplied by 2^8 (e4m3 holds 448), so that fewer of them are subnormal."""

@@ -21,15 +21,9 @@ import numpy as np
 from gpulab.formats import encode, threads
 from gpulab.numerics import power
 from gpulab.numerics.power import Certificate
+from gpulab.ops.attention_bounds import lost_p, products, rounded_p_bound
 from gpulab.ops.attention_contract import AttentionContract
-from gpulab.ops.attention_formula import (
-    Head,
-    Mask,
-    lost_p,
-    products,
-    rounded_p_bound,
-    softmax,
-)
+from gpulab.ops.attention_formula import Head, Mask, softmax
 from gpulab.ops.attention_mutants import STANDARD, AttentionMutant, Dims, Stored, same_queries
 
 FEW = 1 << 12
@@ -76,8 +70,8 @@ def certify(
         attempt = _attempt(contract, dims, mutant)
         return power.certificate(mutant.name, evidence, attempt, thorough)
 
-    values = sum(head.seen.size for each in evidence for head in each.heads)
-    found = list(threads.each(one, STANDARD, values))
+    work = sum(head.products for each in evidence for head in each.heads)
+    found = list(threads.each(one, STANDARD, work, threads.cores()))
     if evidence:
         right = encode(contract.output_row, evidence[0].right[0][0])
         found += [power.unwritten(right, axis) for axis in (0, 1)]
@@ -126,8 +120,8 @@ def _hidden(contract: AttentionContract, mutant: AttentionMutant, head: Head) ->
     assert mutant.loss is not None  # asked before
     with np.errstate(invalid="ignore"):
         found = softmax(head.scores)
-        s, small = products((found.p, lost_p(contract, found)), np.abs(head.v))
-        squares = (found.p * found.p) @ (head.v * head.v)
+        s, small = products((found.p, lost_p(contract, found.p, found.total)), head.v, np.abs)
+        (squares,) = products((found.p * found.p,), head.v, np.square)
         bound = rounded_p_bound(contract, s, squares) + small
         allowed = bound >= mutant.loss(contract, head)[:, None] * s
     hidden: Mask = allowed.all(axis=1) & ~head.alone

@@ -15,8 +15,9 @@ from gpulab.numerics.contract import Contract
 from gpulab.numerics.reference import Block
 from gpulab.numerics.rounding import through
 from gpulab.numerics.simulate import Spread, relative_errors, sequential, tensor_core
+from gpulab.ops.attention_bounds import P_SHIFT
 from gpulab.ops.attention_contract import FP8_BLOCK, AttentionContract
-from gpulab.ops.attention_formula import P_SHIFT, Answer, Codes, Floats, Head
+from gpulab.ops.attention_formula import Answer, Codes, Floats, Head
 
 LOG2_E = float(np.float32(np.log2(np.e)))
 
@@ -145,8 +146,8 @@ def spread(contract: AttentionContract, heads: list[Head], answers: list[Answer]
     def one(at: int) -> Floats:
         return row_squares(simulate(contract, heads[at])[0], answers[at])
 
-    values = sum(head.seen.size for head in heads)
-    square = np.concatenate(list(threads.each(one, range(len(heads)), values)))
+    work = sum(head.products for head in heads)
+    square = np.concatenate(list(threads.each(one, range(len(heads)), work)))
     rounded = [a.s[a.unit > 0] / a.unit[a.unit > 0] for a in answers]
     half = 0.5 * contract.output_row.unit_roundoff * max(x.max(initial=0.0) for x in rounded)
     largest = max(float(np.sqrt(square.max(initial=0.0))), half)
