@@ -139,7 +139,6 @@ def test_a_run_goes_on_where_it_stopped_and_notices_what_is_left_out(tmp_path):
     assert again == whole
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("shares", [1, 3])
 def test_shares_together_are_every_case_once(shares):
     every = list(range(20))
@@ -153,6 +152,7 @@ def test_a_share_that_is_none_is_refused(share, capsys):
     assert "cover_honest: " in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("small")
 def test_a_wrong_kernel_that_claims_to_be_right_is_an_error(tmp_path):
     lesson = of("softmax", "no_max", "fp16")
     liar = registry.Case(lesson.spec, replace(lesson.variant, lesson=False))
