@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpulab import registry
 from gpulab.emulator.machine import Machine
-from gpulab.formats import encode, storage_dtype
+from gpulab.formats import encode
+from gpulab.lab.runner import KernelRunner
 from gpulab.runtime.emulated import EmulatedDevice
 
 SHAPES = ((1, 32), (1, 1024), (256, 256))
@@ -105,12 +106,13 @@ def instructions() -> None:
 
 def kernels() -> None:
     """The table of matmul kernels (second launch: the first compiles segments)."""
-    print("\n| matmul kernel (capability 8.9) | 64 | 256 | 1024 |")
+    print("\n| matmul kernel (capability 8.9; wgmma: 9.0) | 64 | 256 | 1024 |")
     print("| --- | ---: | ---: | ---: |")
-    device = EmulatedDevice((8, 9))
     rng = np.random.default_rng(0)
     for case in registry.cases("matmul"):
-        if case.refusal((8, 9), "emulated", {"m": 64, "n": 64, "k": 64}) or case.variant.lesson:
+        device = EmulatedDevice(case.spec.only_capability or (8, 9))
+        dims = {"m": 64, "n": 64, "k": 64}
+        if case.refusal(device.capability, "emulated", dims) or case.variant.lesson:
             continue
         row = []
         for size in (64, 256, 1024):
@@ -122,31 +124,24 @@ def kernels() -> None:
 
 def wanted(case: registry.Case) -> bool:
     """Kernels worth the time at 1024."""
-    return case.spec.name in ("mma", "simt") and case.variant.format in ("fp32", "fp16")
+    chosen = case.spec.name in ("mma", "simt", "wgmma")
+    return chosen and case.variant.format in ("fp32", "fp16")
 
 
 def matmul(
     device: EmulatedDevice, case: registry.Case, size: int, rng: np.random.Generator
 ) -> float:
-    """Processor seconds of the second launch (at 1024 of the first)."""
-    dims = {"m": size, "n": size, "k": size}
-    variant = case.variant
-    assert case.spec.build is not None
-    assert case.spec.plan is not None
-    params = case.spec.params(variant)
-    function = device.build(case.spec.build(variant, (8, 9), dims), params)
-    sources = {
-        n: device.upload(encode(variant.format, rng.standard_normal((size, size))), n) for n in "ab"
-    }
-    out = device.empty((size, size), storage_dtype(variant.output), name="c")
-    arguments = [{**sources, "c": out, **dims}[p.name] for p in params]
-    plan = case.spec.plan(variant, (8, 9), dims)
+    """Processor seconds of the second launch (at 1024 of the first), its steps included."""
+    runner = KernelRunner(case, device, {"m": size, "n": size, "k": size})
+    stored = {n: encode(case.variant.format, rng.standard_normal((size, size))) for n in "ab"}
+    arrays = {**runner.upload(stored), **runner.outputs()}
+    launch = runner.bind(arrays)
     took = 0.0
     for _ in range(2 if size < 1024 else 1):
         start = time.process_time()
-        device.launch(function, plan, arguments)
+        launch()
         took = time.process_time() - start
-    device.free(*sources.values(), out)
+    device.free(*arrays.values())
     return took
 
 
