@@ -9,6 +9,7 @@ waits for an mbarrier in vain is passed over until an mbarrier changes, or nobod
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -105,17 +106,20 @@ class Executor:
             current, mask = self._leave(segment, mask, value)
 
     def _choose(self) -> int:
-        if self.heard != self.state.signals:
-            self.heard = self.state.signals
-            self.idle.clear()
-        order = sorted(self.pending.keys() - self.idle or self.pending)
-        if len(order) == 1:
+        ready: Collection[int] = self.pending
+        if self.idle:
+            if self.heard != self.state.signals:
+                self.heard = self.state.signals
+                self.idle.clear()
+            ready = self.pending.keys() - self.idle or self.pending
+        lowest = min(ready)
+        if len(ready) == 1:
             self.streak = 0
-            return order[0]
+            return lowest
         self.streak += 1
         if self.streak % PATIENCE:
-            return order[0]
-        return order[self.streak // PATIENCE % len(order)]
+            return lowest
+        return sorted(ready)[self.streak // PATIENCE % len(ready)]
 
     def _join(self, a: Mask | None, b: Mask | None) -> Mask | None:
         return None if a is None or b is None else a | b
