@@ -41,6 +41,8 @@ SIZES = (64, 33)
 SAMPLED = ((7, 5), (8, 0), (9, 0))
 """Where `make test` compiles lessons, and for rows that are not aligned; `make test-whole` does
 everywhere."""
+ALIKE: dict[Capability, Capability] = {(8, 6): (8, 9)}
+"""Has the registers and the shared memory of another: compiled in `make test-whole` alone."""
 
 
 def _dims(case: Case, size: int) -> dict[str, int]:
@@ -120,6 +122,8 @@ def mma_findings(case: Case, capability: Capability, ptx: str, bound: int | None
 
 def _is_sampled(row: tuple[Case, Capability, int]) -> bool:
     case, capability, size = row
+    if capability in ALIKE:
+        return False
     return capability in SAMPLED or (size == SIZES[0] and not case.variant.lesson)
 
 
@@ -161,6 +165,16 @@ def test_the_registry_has_raw_matmul_rows_for_every_capability() -> None:
     compiled = {(c.spec.name, capability) for c, capability in ROWS if c.spec.op == "matmul"}
     for capability in arch.EMULATED:
         assert {("simt", capability), ("blocked", capability), ("mma", capability)} <= compiled
+
+
+@pytest.mark.parametrize(("capability", "other"), ALIKE.items())
+def test_what_is_alike_has_the_same_limits(capability: Capability, other: Capability) -> None:
+    mine, theirs = arch.get(capability), arch.get(other)
+    for limit in ("registers_per_sm", "shared_per_block_bytes", "shared_per_sm_bytes"):
+        assert getattr(mine, limit) == getattr(theirs, limit)
+    for case, at in ROWS:
+        if at == capability:
+            assert (case, other) in ROWS
 
 
 def test_a_kernel_that_spills_is_found() -> None:

@@ -36,7 +36,8 @@ IN_TURNS = tuple(c for c in EMULATED if c not in EACH_KIND)
 """Of these every source is compiled for one in `make test`."""
 ASSEMBLED = ((7, 5), (8, 0), (9, 0))
 """Where tests/cpu/test_kernels_compile.py assembles every row of matmul and attention, at the first
-two sizes; elsewhere it does at the first, lessons left out. What it leaves in the cache is used."""
+two sizes; elsewhere but on 8.6 it does at the first, lessons left out. What it leaves in the cache
+is used."""
 ASSEMBLED_ROWS = {((7, 5), UNALIGNED), ((9, 0), SIZE)}
 """Where it assembles row operations."""
 OPS = sorted({spec.op for spec in registry.specs()})
