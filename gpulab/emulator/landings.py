@@ -1,10 +1,13 @@
-"""Tensor copies to shared memory that have not landed: they do when somebody waits for them.
+"""Tensor copies on their way: each is made as late as a card may make it.
 
-Until then their bytes must not be read; then their mbarrier counts them.
+A load lands when somebody waits for its mbarrier, which counts it then; until then its bytes must
+not be read. A store reads shared memory when its thread waits for it, or at the end of the kernel:
+what was overwritten meanwhile shows as wrong numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,4 +92,58 @@ def landings_of(state: Any) -> Landings:
     if state.boxes is None:
         state.boxes = Landings()
     found: Landings = state.boxes
+    return found
+
+
+@dataclass
+class Departure:
+    """Stores by lanes (threads, columns), each in a group of its thread; ``carry`` makes those of
+    some of the lanes."""
+
+    threads: Ints
+    columns: Ints
+    groups: Ints
+    carry: Callable[[NDArray[np.bool_]], None]
+
+
+class Stores:
+    """Stores of a chunk that nobody has waited for."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self._closed = np.zeros(shape, np.int64)  # groups a lane has committed
+        self._open: list[Departure] = []
+
+    def add(self, threads: Ints, columns: Ints, carry: Callable[[NDArray[np.bool_]], None]) -> None:
+        """Into the open groups of these lanes."""
+        self._open.append(Departure(threads, columns, self._closed[threads, columns], carry))
+
+    def commit(self, mask: Mask | None) -> None:
+        """Close the open groups of these lanes."""
+        self._closed += 1 if mask is None else mask.astype(np.int64)
+
+    def wait(self, mask: Mask | None, newest: int) -> None:
+        """Make the stores of these lanes but for their ``newest`` newest groups."""
+        chosen = np.broadcast_to(True if mask is None else mask, self._closed.shape)
+        for one in self._open:
+            here = one.threads, one.columns
+            ready = chosen[here] & (one.groups < self._closed[here] - newest)
+            if ready.any():
+                one.carry(ready)
+                left = ~ready
+                one.threads, one.columns = one.threads[left], one.columns[left]
+                one.groups = one.groups[left]
+        self._open = [one for one in self._open if len(one.threads)]
+
+    def finish(self) -> None:
+        """The kernel has ended: make the rest."""
+        for one in self._open:
+            one.carry(np.ones(len(one.threads), np.bool_))
+        self._open = []
+
+
+def stores_of(state: Any) -> Stores:
+    """The chunk's stores, made when first needed."""
+    if state.stores is None:
+        state.stores = Stores(state.shape)
+    found: Stores = state.stores
     return found

@@ -243,6 +243,8 @@ class Machine:
                 for watcher in watchers:
                     watcher.chunk(ids)
                 Executor(state, ready.flow, ready.compiler, self.budget).run()
+                if state.stores is not None:
+                    state.stores.finish()
         self.memory.settle()
         counters: dict[str, Any] | None = None
         for watcher in watchers:

@@ -20,7 +20,8 @@ SOURCE = """#include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 // Box (x, y) to shared memory and on to `out` as it lies there, and back to `to` at (x, y).
-// kind: 1 without the wait, 2 whose map is no map, 4 a box that begins on 16 bytes, 8 to bytes written before.
+// kind: 1 without the wait, 2 whose map is no map, 4 a box that begins on 16 bytes, 8 to bytes written before,
+// 16 the box is overwritten, and the wait lets the newest group be, 32 overwritten behind a wait.
 __global__ void __cluster_dims__(CLUSTER) kernel(
     const __grid_constant__ ptx::TensorMap from, const __grid_constant__ ptx::TensorMap to,
     const __grid_constant__ ptx::TensorMap no_map, unsigned* out, int bytes, int x, int y, int kind) {
@@ -40,7 +41,14 @@ __global__ void __cluster_dims__(CLUSTER) kernel(
     if (!(kind & 1)) ptx::mbarrier_wait(full, 0);
     out += blockIdx.x * bytes / 4;
     for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) out[i] = ptx::load_shared_4(at + 4 * i);
-    if (threadIdx.x == 0 && blockIdx.x == 0) ptx::tma_store(to, x, y, at);
+    if (threadIdx.x == 0 && blockIdx.x == 0) {
+        ptx::tma_store(to, x, y, at);
+        ptx::tma_store_commit();
+        if (kind & 16) ptx::tma_store_wait_read<1>();
+        if (kind & 32) ptx::tma_store_wait_read<0>();
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; kind & 48 && i < bytes / 4; i += blockDim.x) ptx::store_shared_4(at + 4 * i, 9);
 }
 """  # noqa: E501
 
@@ -163,6 +171,15 @@ def test_faults_have_a_name_and_a_line(kind: int, fault: str, words: str) -> Non
         copied(pattern(16, 64, "u2"), (16, 64), (0, 0), kind=kind)
     assert error.value.details["fault"] == fault
     assert error.value.details["line"] > 0
+
+
+def test_a_store_that_was_not_waited_for_takes_what_was_written_since() -> None:
+    """16: the wait leaves the newest group, which is the only one, to the end of the kernel."""
+    matrix, box = pattern(16, 64, "u4"), (16, 64)
+    _, stored, _ = copied(matrix, box, (0, 0), kind=32)
+    np.testing.assert_array_equal(stored, matrix)
+    _, stored, _ = copied(matrix, box, (0, 0), kind=16)
+    np.testing.assert_array_equal(stored, np.full_like(matrix, 9))
 
 
 def test_what_nobody_wrote_is_not_copied() -> None:

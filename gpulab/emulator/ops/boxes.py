@@ -1,8 +1,7 @@
 """Tensor copies (TMA): boxes of a matrix between global and shared memory.
 
-A load lands when somebody waits for its mbarrier: until then its bytes must not be read. A store
-is done when it is issued, so that a wait for it that is missing goes unnoticed. What lies outside
-the matrix is loaded as zeros, counts at the barrier, and is not stored.
+When they are made, says ``gpulab.emulator.landings``. What lies outside the matrix is loaded as
+zeros, counts at the barrier, and is not stored.
 
 Source: PTX ISA, "cp.async.bulk.tensor", "cp.async.bulk.commit_group / wait_group".
 """
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpulab.emulator.clusters import RANK_SHIFT
 from gpulab.emulator.faults import fault, place_of
-from gpulab.emulator.landings import Landing, landings_of
+from gpulab.emulator.landings import Landing, landings_of, stores_of
 from gpulab.emulator.observe import Boxes
 from gpulab.emulator.ops.memory import address_of, offsets
 from gpulab.emulator.ops.registry import Env, Op, effect, spelled, stop
@@ -46,8 +45,7 @@ def bulk(instr: Instr, env: Env) -> Op:
     """
     words = instr.modifiers
     if words[2] in ("commit_group", "wait_group"):
-        spelled(instr, r"cp\.async\.bulk\.(commit_group|wait_group(\.read)?)")
-        return effect(instr, lambda state, _i, mask: None, (), ())
+        return _grouped(instr)
     is_load = words[-1] != "bulk_group"
     spelled(instr, _LOAD if is_load else _STORE)
     given = list(instr.operands)
@@ -83,6 +81,17 @@ def bulk(instr: Instr, env: Env) -> Op:
                 _store(state, instr, lanes)
 
     return Op(function, tuple(kinds), (), tuple(sources), (), context=True)
+
+
+def _grouped(instr: Instr) -> Op:
+    spelled(instr, r"cp\.async\.bulk\.(commit_group|wait_group(\.read)?)")
+    if instr.modifiers[2] == "commit_group":
+        return effect(instr, lambda state, _i, mask: stores_of(state).commit(mask), (), ())
+    (newest,) = instr.operands
+    if not isinstance(newest, Imm):
+        stop(instr, "a literal is needed")
+    count = newest.bits
+    return effect(instr, lambda state, _i, mask: stores_of(state).wait(mask, count), (), ())
 
 
 @dataclass
@@ -241,7 +250,15 @@ def _store(state: Any, instr: Instr, lanes: Lanes) -> None:
             )  # fmt: skip
     index, inside = _elements(lanes, tensor)
     _tell(state, instr, "store", tensor, index, inside)
-    words = np.ascontiguousarray(shared.data[rows[:, None], lanes.columns[None]].T)
-    codes = words.view(f"u{tensor.itemsize}").reshape(index.shape)
-    memory.by_width[tensor.itemsize][index[inside]] = codes[inside]
-    memory.valid_by_width[tensor.itemsize][index[inside]] = (1 << 8 * tensor.itemsize) - 1
+    left = np.arange(len(index))
+
+    def carry(chosen: NDArray[np.bool_]) -> None:
+        nonlocal left
+        now, left = left[chosen], left[~chosen]
+        words = np.ascontiguousarray(shared.data[rows[:, None], lanes.columns[now][None]].T)
+        codes = words.view(f"u{tensor.itemsize}").reshape(len(now), *index.shape[1:])
+        to = index[now][inside[now]]
+        memory.by_width[tensor.itemsize][to] = codes[inside[now]]
+        memory.valid_by_width[tensor.itemsize][to] = (1 << 8 * tensor.itemsize) - 1
+
+    stores_of(state).add(lanes.threads, lanes.columns, carry)
