@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 FULL_PRODUCTS = 1 << 31
 """Products of one matmul up to which every query is checked."""
-SAMPLED_PRODUCTS = 1 << 29
+SAMPLED_PRODUCTS = 1 << 30
 """Products of one matmul on the sample where there are more."""
 _BAND_SCORES = 1 << 20
 """Scores held at a time."""
