@@ -17,8 +17,8 @@ from gpulab.check.session import Options
 
 ALL = list(check_fixtures.fixtures())
 NAMES = list(exercises.catalogue())
-SLOW = ("thread_a", "register_blocked", "serial", "by_tiles", "double_sum")
-"""Slow to emulate (little runs in parallel); the script judges them."""
+SLOW = ("thread_a", "register_blocked", "serial", "by_tiles", "double_sum", "wmma")
+"""Slow to emulate (little runs in parallel) or judged below; the script judges them."""
 
 
 def is_cheap(one):
@@ -120,10 +120,10 @@ def test_a_mutant_that_gets_through_makes_every_verdict_inconclusive(
 
 def test_the_exercise_decides_how_often_inputs_are_read(judged, monkeypatch):
     solution = SUBMISSIONS / "correct" / "online-softmax" / "warp_a_row.cu"
-    assert judged(solution).verdict == "PASS"
+    assert judged(solution, timed=False).verdict == "PASS"
     stricter = replace(exercises.get("online-softmax"), most_reads=1)
     monkeypatch.setitem(exercises.catalogue(), "online-softmax", stricter)
-    result = judged(solution)
+    result = judged(solution, timed=False)
     assert (result.verdict, result.diagnosis.slug) == ("FAIL", "too-many-passes")
 
 
