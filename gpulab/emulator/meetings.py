@@ -12,13 +12,13 @@ import numpy as np
 
 from gpulab.emulator.faults import fault
 from gpulab.emulator.flow import Segment, member_operand
+from gpulab.emulator.products import WARPGROUP
 from gpulab.emulator.ptx.nodes import Imm, Reg
 from gpulab.emulator.values import Array, Mask, as_u32
 
 if TYPE_CHECKING:
     from gpulab.emulator.executor import Executor
 
-WARPGROUP = 128
 _WEIGHTS = (np.uint32(1) << np.arange(32, dtype=np.uint32))[None, :, None]
 
 

@@ -90,6 +90,7 @@ class State:
         self.copies: Any = None  # cp.async bookkeeping, made by the first copy
         self.boxes: Any = None  # tensor copies that have not landed, likewise
         self.stores: Any = None  # and those to global memory that nobody has waited for
+        self.products: Any = None  # of warpgroups, that nobody has waited for
         self.waits = False  # whether lanes have just waited for an mbarrier in vain
         self.signals = 0  # changes of mbarriers, and copies that will change one
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +25,8 @@ from gpulab.numerics import simulate, split, tensorcore
 from gpulab.numerics.contract import Contract
 from gpulab.registry import Case, Variant
 from gpulab.runtime import nvrtc
+from gpulab.runtime import sources as files
+from gpulab.runtime.cache import Store
 from gpulab.runtime.emulated import EmulatedDevice
 
 HOPPER = (9, 0)
@@ -112,6 +116,43 @@ def test_the_race_detector_raises_no_alarm() -> None:
     watched = EmulatedDevice(HOPPER, sanitize=True)
     got = KernelRunner(case, watched, TAILS)({"a": a, "b": b}).outputs["c"]
     np.testing.assert_array_equal(got, product(case, TAILS, a, b))
+
+
+WAITS = {
+    "full": ("wgmma_tile.cuh", "ptx::mbarrier_wait(ring.full(ring.slot), ring.phase);"),
+    "empty": ("wgmma_tile.cuh", "ptx::mbarrier_wait(ring.empty(ring.slot), ring.phase ^ 1);"),
+    "product": ("wgmma_tile.cuh", "ptx::wgmma_wait<1>();"),
+    "store": (
+        "wgmma_store.cuh",
+        "if (leader) ptx::tma_store_wait_read<kOverlapped ? kBuffers - 1 : 0>();",
+    ),
+}
+"""Stages that have come, that are free again, that products have read; a buffer that is free."""
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_wait_that_is_taken_out_is_missed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, wait = WAITS[name]
+    copy = shutil.copytree(files.root(), tmp_path / "raw_kernels")
+    text = (copy / "matmul" / file).read_text()
+    assert wait in text
+    (copy / "matmul" / file).write_text(text.replace(wait, ""))
+    monkeypatch.setattr(files, "root", lambda: copy)
+    case = with_blocks(next(registry.cases("matmul", kernel="wgmma", format="bf16")), 1)
+    dims = {"m": 64, "n": 128, "k": 640}
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-4, 5, s).astype(float) for s in ((64, 640), (640, 128)))
+    alone = EmulatedDevice(HOPPER, store=Store(tmp_path / "cache"))
+    stored = {"a": encode("bf16", a), "b": encode("bf16", b)}
+    if name == "store":  # nothing is illegal in that: other numbers are stored
+        got = KernelRunner(case, alone, dims)(stored).outputs["c"]
+        assert np.any(got != a @ b)
+        return
+    with pytest.raises(FaultError) as raised:
+        KernelRunner(case, alone, dims)(stored)
+    assert raised.value.details["fault"] in ("async_in_flight", "mbarrier")
 
 
 # --- the instruction alone -----------------------------------------------------------------------

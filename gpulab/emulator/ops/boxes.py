@@ -230,6 +230,12 @@ def _load(state: Any, instr: Instr, lanes: Lanes) -> None:
                 state, instr, lanes, "out_of_bounds",
                 f"a box for a block outside a cluster of {state.cluster}", space="shared",
             )  # fmt: skip
+        if state.products is not None and state.products.reads(rows, columns):
+            raise _wrong(
+                state, instr, lanes, "async_in_flight",
+                "a box over the operands of a product that was not waited for (wgmma.wait_group)",
+                space="shared", offset=lanes.place,
+            )  # fmt: skip
         landing = Landing(rows, columns, words, tensor.nbytes)
         landings_of(state).add(state, barrier, landing)
 

@@ -4,8 +4,8 @@ Warp w of the four holds rows 16 w to 16 w + 15; with lane = 4 g + t, register 4
 element of row g + 8 h, column 8 j + 2 t + e. A may come from registers, which hold it as those of
 mma.sync do.
 
-The product is made when it is issued: reading the sums, or writing the operands, before the wait
-goes unnoticed. Operands in shared memory are those of the 128-byte swizzle.
+The product is made when it is issued: reading the sums before the wait goes unnoticed. Operands in
+shared memory are those of the 128-byte swizzle.
 
 Source: PTX ISA, "Asynchronous warpgroup level matrix instructions": "Register fragments", "Matrix
 descriptor", "Strides"; CUTLASS, canonical GMMA layouts.
@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.emulator.faults import fault
-from gpulab.emulator.meetings import WARPGROUP
 from gpulab.emulator.ops.registry import (
     Env,
     Op,
@@ -34,6 +33,7 @@ from gpulab.emulator.ops.registry import (
 )
 from gpulab.emulator.ops.tensor import WHOLE_WARP, whole_warps
 from gpulab.emulator.ops.warp import tell
+from gpulab.emulator.products import WARPGROUP, products_of
 from gpulab.emulator.ptx.nodes import Imm, Instr, Operand, Vec
 from gpulab.emulator.tensormap import swizzle_bits
 from gpulab.emulator.values import U32, Array, Mask
@@ -79,7 +79,15 @@ def _wgmma(instr: Instr, env: Env) -> Op:
     if instr.modifiers[0] == "mma_async":
         return _product(instr, env)
     spelled(instr, r"wgmma\.(fence|commit_group|wait_group)\.sync\.aligned")
-    return effect(instr, lambda state, _i, mask: None, (), ())
+    if instr.modifiers[0] == "fence":
+        return effect(instr, lambda state, _i, mask: None, (), ())
+    if instr.modifiers[0] == "commit_group":
+        return effect(instr, lambda state, _i, mask: products_of(state).commit(mask), (), ())
+    (newest,) = instr.operands
+    if not isinstance(newest, Imm):
+        stop(instr, "a literal is needed")
+    count = newest.bits
+    return effect(instr, lambda state, _i, mask: products_of(state).wait(mask, count), (), ())
 
 
 def _product(instr: Instr, env: Env) -> Op:
@@ -112,9 +120,9 @@ def _product(instr: Instr, env: Env) -> Op:
             left = _fragment(state, first, groups, columns, form)
         else:
             where = _at(state, first[0], groups, columns)
-            left = _matrix(state, instr, where, columns, M, form, form.turned[0])
+            left = _matrix(state, instr, where, (groups, columns), M, form, form.turned[0])
         where = _at(state, second, groups, columns)
-        right = _matrix(state, instr, where, columns, form.n, form, form.turned[1])
+        right = _matrix(state, instr, where, (groups, columns), form.n, form, form.turned[1])
         product = tensorcore.mma_batch(left, right.transpose(0, 2, 1), c, form.name, env.capability)
         return _scattered(state, product, groups, columns)
 
@@ -209,7 +217,13 @@ def _fragment(
 
 
 def _matrix(
-    state: Any, instr: Instr, descriptor: Array, columns: Ints, rows: int, form: Form, turned: bool
+    state: Any,
+    instr: Instr,
+    descriptor: Array,
+    who: tuple[Ints, Ints],
+    rows: int,
+    form: Form,
+    turned: bool,
 ) -> Array:
     """An operand in shared memory as codes (groups, rows, k).
 
@@ -234,7 +248,9 @@ def _matrix(
         row = np.arange(rows)[None, :, None]
         along = 4 * np.arange(_STEP_BYTES // 4)[None, None, :]
         at = start + row // _ROWS * stride + row % _ROWS * _ROW + along
-    words = _words(state, instr, at ^ ((at >> 3) & swizzle_bits(_ROW)), columns)
+    at = at ^ ((at >> 3) & swizzle_bits(_ROW))
+    words = _words(state, instr, at, who[1])
+    products_of(state).add(*who, at >> 2)
     codes = np.ascontiguousarray(words).view(f"u{form.size}")
     return codes.transpose(0, 2, 1) if turned else codes
 
