@@ -6,7 +6,8 @@
 
 Fixtures are the solutions and starters of all exercises, tests/submissions and tests/exploits. A
 line has the fixture, the seed, what was wanted and what came; the exit status is 1 if any differs.
-Lines that FILE has are kept and not judged again, so that a run that was stopped goes on.
+Lines that FILE has are kept and not judged again, so that a run that was stopped goes on; where it
+has both devices, a fixture whose verdict or diagnosis is not the same on both is told, and differs.
 On the emulated device fixtures are judged without a process each (``--isolated``: with one). The
 exploits in Python are always confined, and skipped where that cannot be; the others are trusted.
 """
@@ -20,7 +21,7 @@ import os
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,6 +133,20 @@ def judge(one: Fixture, options: Options, cache: Cache, *, isolated: bool) -> di
     }
 
 
+def apart(lines: Iterable[dict[str, Any]]) -> list[str]:
+    """Fixtures that got one verdict or diagnosis on the card and another on the emulated device."""
+    found: dict[tuple[str, int], dict[str, str]] = {}
+    for line in lines:
+        if line["skipped"] is None:
+            got = f"{line['verdict']} {line['diagnosis'] or ''}".rstrip()
+            found.setdefault((line["fixture"], line["seed"]), {})[line["device"]] = got
+    return [
+        f"{name}, seed {seed}: " + ", ".join(f"{got} on {device}" for device, got in by.items())
+        for (name, seed), by in found.items()
+        if len(set(by.values())) > 1
+    ]
+
+
 _CACHE: dict[int, Cache] = {}
 
 
@@ -178,8 +193,9 @@ def main() -> int:
                 if not line["agrees"]:
                     got = f"{line['verdict']} {line['diagnosis']}: {line['reason']}"
                     print(f"{line['fixture']}, seed {seed}: {got}", file=sys.stderr)
-    print(f"{done - wrong} of {done} agree", file=sys.stderr)
-    return 1 if wrong else 0
+    different = apart(records.read(asked.output)) if asked.output else []
+    print("\n".join([*different, f"{done - wrong} of {done} agree"]), file=sys.stderr)
+    return 1 if wrong or different else 0
 
 
 if __name__ == "__main__":

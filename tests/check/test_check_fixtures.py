@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import check_fixtures
 import pytest
-from check_fixtures import SUBMISSIONS, Fixture, judge
+from check_fixtures import ROOT, SUBMISSIONS, Fixture, judge
 from conftest import SEED
 
 from gpulab import exercises
+from gpulab.bench import records
 from gpulab.check.session import Options
 
 ALL = list(check_fixtures.fixtures())
@@ -70,6 +71,19 @@ def test_a_fixture_that_gets_something_else_disagrees(verdict, slug, cache):
                  isolated=False)  # fmt: skip
     assert not line["agrees"]
     assert (line["verdict"], line["diagnosis"]) == ("FAIL", "scaled")
+
+
+def test_the_card_and_the_emulated_device_say_the_same():
+    """Of every fixture that was judged on both, with one seed."""
+    lines = records.read(ROOT / "docs" / "results" / "check_fixtures.jsonl")
+    assert all(line["agrees"] for line in lines)
+    assert check_fixtures.apart(lines) == []
+    card = next(x for x in lines if x["device"] == "cuda" and x["diagnosis"] == "scaled")
+    for change in ({"verdict": "PASS"}, {"diagnosis": "zeros"}):
+        (told,) = check_fixtures.apart([card, card | {"device": "emulated"} | change])
+        assert told.startswith(f"{card['fixture']}, seed 1: FAIL scaled on cuda, ")
+    assert check_fixtures.apart([card, card | {"device": "emulated", "skipped": "no bwrap"}]) == []
+    assert check_fixtures.apart([card, card | {"device": "emulated", "seed": 2}]) == []
 
 
 def test_a_right_kernel_in_a_folder_of_wrong_ones_disagrees(cache):
