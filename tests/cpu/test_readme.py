@@ -68,6 +68,12 @@ def test_run_output_is_there():
     assert "PASS: " in block
 
 
+@pytest.mark.whole
+def test_run_output_is_what_run_prints_now():
+    update = script()
+    assert update.between(README, "run", update.run_output()) == README
+
+
 @pytest.mark.parametrize("name", re.findall(r"`(docs/[\w./]+)`", README))
 def test_named_documents_exist(name):
     assert (ROOT / name).exists()
