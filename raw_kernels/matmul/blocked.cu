@@ -15,6 +15,7 @@
 // Source: V. Volkov, "Better performance at lower occupancy", GTC 2010 (register tiles); NVIDIA
 // CUTLASS documentation, "Efficient GEMM in CUDA" (warp tiles, multistage pipeline).
 #include "matmul/blocked_copy.cuh"
+#include "matmul/register_tile.cuh"
 
 // Tile rows that the raster visits together.
 constexpr int kBand = 8;
@@ -24,26 +25,6 @@ template <int kStages>
 void wait_for_oldest() {
     if constexpr (kHasCpAsync) ptx::cp_async_wait<kStages - 2>();
     __syncthreads();
-}
-
-// The thread's first row and column in the block. The 4-wide side of the warp takes lane bits 0
-// and 4, the 8-wide side bits 1 to 3: neighbouring lanes then share one operand's address, which
-// 16-byte reads merge.
-template <typename Tile>
-TileIndex place_in_block() {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int narrow = (lane & 1) | ((lane >> 4) << 1), broad = (lane >> 1) & 7;
-    const int lane_m = Tile::kLanesM == 8 ? broad : narrow;
-    const int lane_n = Tile::kLanesM == 8 ? narrow : broad;
-    return {warp / Tile::kWarpsN * Tile::kWarpM + lane_m,
-            warp % Tile::kWarpsN * Tile::kWarpN + 4 * lane_n};
-}
-
-// The thread's columns are pieces of 4 neighbours, 4 * kLanesN apart.
-template <typename Tile>
-void load_row_of_b(float4 (&fragment)[Tile::kThreadN / 4], const float* from) {
-#pragma unroll
-    for (int j = 0; j < Tile::kThreadN / 4; ++j) fragment[j] = load4(from + j * 4 * Tile::kLanesN);
 }
 
 // One k: the outer product of a column of A and a row of B. At the last k that a held piece of A

@@ -1,0 +1,199 @@
+// C (m, n) = A (m, k) B (k, n), all fp32, row-major, k and n multiples of 4; CUDA cores only; from
+// sm_90.
+//
+// Idea: one thread asks TMA for the tiles that blocked.cu's threads copy. The registers that held
+// addresses hold results: a thread owns up to twice as many, and multiplies more for each read of
+// shared memory. No warp waits for the whole block: it waits for the bytes of its step, and the
+// first warp asks for a stage again when every warp has told, through a second barrier, that it has
+// read it.
+//
+// A lies in shared memory as rows of kBlockK floats whose 16-byte pieces TMA exchanges (swizzle),
+// so that 8 neighbouring rows' pieces of one k lie in different banks without padding; B lies as it
+// is. Results are stored through an exclusive-or with zero, which the compiler cannot know to be
+// one: without it the 16-byte stores dictate the results' registers, and multiply-adds meet in
+// register banks.
+//
+// Tails: what lies outside of the matrices arrives as zeros, which add exactly nothing, and no
+// result outside of C is stored. Order of the sum: one fused multiply-add per term, k ascending, as
+// in blocked.cu: the bits are the same.
+//
+// Source: V. Volkov, "Better performance at lower occupancy", GTC 2010 (register tiles); PTX ISA,
+// "Tensor copy", "mbarrier".
+#include "matmul/register_tile.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/tma.cuh"
+
+// Tile rows that the raster visits together.
+constexpr int kBand = 8;
+
+template <int kBlockM_, int kBlockN_, int kBlockK_, int kWarpsM_, int kWarpsN_, int kThreadM_,
+          int kThreadN_, int kStages_>
+struct TmaTile {
+    static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_, kBlockK = kBlockK_;
+    static constexpr int kWarpsN = kWarpsN_, kWarps = kWarpsM_ * kWarpsN_;
+    static constexpr int kThreadM = kThreadM_, kThreadN = kThreadN_, kStages = kStages_;
+    static constexpr int kWarpM = kBlockM / kWarpsM_, kWarpN = kBlockN / kWarpsN;
+    static constexpr int kLanesM = kWarpM / kThreadM, kLanesN = kWarpN / kThreadN;
+    static constexpr int kFloatsA = kBlockM * kBlockK;
+    static constexpr int kStageBytes = 4 * (kFloatsA + kBlockK * kBlockN);
+
+    static_assert(kLanesM * kLanesN == 32 && (kLanesM == 4 || kLanesM == 8), "warp is 4x8 or 8x4");
+    static_assert(kThreadN % 4 == 0, "fragments are read 16 bytes at a time");
+    static_assert(kBlockK == 16, "rows of A are as wide as the swizzle of 64 bytes");
+    static_assert(kWarpM % 8 == 0 && 4 * kFloatsA % 1024 == 0, "the swizzle repeats in 8 rows");
+
+    // Piece p of row r of A lies at piece p ^ fold(r).
+    static constexpr int fold(int row) { return (row >> 1) & 3; }
+};
+
+// The stages' barriers and the copies into them. A stage is full when its bytes have landed, and
+// empty when every warp has read it.
+template <typename Tile>
+struct TileRing {
+    const ptx::TensorMap &a, &b;
+    unsigned stages;         // shared address of the first stage; the barriers lie behind the last
+    int row, column, steps;  // corner of the block's tile of C; steps of K
+
+    unsigned full(int stage) const {
+        return stages + Tile::kStages * Tile::kStageBytes + ptx::kBarrierBytes * stage;
+    }
+    unsigned empty(int stage) const { return full(Tile::kStages + stage); }
+
+    void initialise() const {
+#pragma unroll
+        for (int s = 0; s < Tile::kStages; ++s) {
+            ptx::mbarrier_init(full(s), 1);
+            ptx::mbarrier_init(empty(s), Tile::kWarps);
+        }
+        ptx::mbarrier_init_fence();
+    }
+
+    // By one thread: ask for one step of K.
+    void ask(int step, int stage) const {
+        const unsigned to = stages + stage * Tile::kStageBytes;
+        ptx::mbarrier_expect(full(stage), Tile::kStageBytes);
+        ptx::tma_load(to, a, step * Tile::kBlockK, row, full(stage));
+        ptx::tma_load(to + 4 * Tile::kFloatsA, b, column, step * Tile::kBlockK, full(stage));
+    }
+};
+
+// The next 16-byte piece of the thread's row i of A. `row` is the thread's first row in the stage,
+// `fold` that row's: rows of a thread are kLanesM apart, which a compiler folds by itself.
+template <typename Tile>
+float4 load_piece_of_a(const float* row, int fold, int i, int piece) {
+    const int at = (piece ^ Tile::fold(Tile::kLanesM * i)) ^ fold;
+    return load4(row + 4 * at + i * Tile::kLanesM * Tile::kBlockK);
+}
+
+// One k: the outer product of a column of A and a row of B, a column of C at a time. The direction
+// turns with every column, and with every k, so that an operand of the last product is the next
+// one's.
+template <typename Tile>
+void multiply_add(float4 (&acc)[Tile::kThreadM][Tile::kThreadN / 4],
+                  const float4 (&a)[Tile::kThreadM], const float4 (&b)[Tile::kThreadN / 4], int k) {
+#pragma unroll
+    for (int j = 0; j < Tile::kThreadN; ++j) {
+        const float y = (&b[j / 4].x)[j % 4];
+#pragma unroll
+        for (int s = 0; s < Tile::kThreadM; ++s) {
+            const int i = (j + k) % 2 == 0 ? s : Tile::kThreadM - 1 - s;
+            float& sum = (&acc[i][j / 4].x)[j % 4];
+            sum = fmaf((&a[i].x)[k % 4], y, sum);
+        }
+    }
+}
+
+template <typename Tile>
+void store_result(float* c, const float4 (&acc)[Tile::kThreadM][Tile::kThreadN / 4], int row,
+                  int column, int m, int n) {
+    const int zero = gridDim.y - 1;
+#pragma unroll
+    for (int i = 0; i < Tile::kThreadM; ++i) {
+        if (row + i * Tile::kLanesM >= m) return;
+        float* to = c + (size_t)(row + i * Tile::kLanesM) * n;
+#pragma unroll
+        for (int j = 0; j < Tile::kThreadN / 4; ++j) {
+            const int first = column + j * 4 * Tile::kLanesN;
+            if (first >= n) continue;
+            float4 value = acc[i][j];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                (&value.x)[e] = __int_as_float(__float_as_int((&value.x)[e]) ^ zero);
+            }
+            store4(to + first, value);
+        }
+    }
+}
+
+// Grid: one block a tile of C, along x alone; dynamic shared memory: the stages, then two barriers
+// a stage.
+template <int kBlockM, int kBlockN, int kBlockK, int kWarpsM, int kWarpsN, int kThreadM,
+          int kThreadN, int kStages, int kMinBlocks>
+__global__ void __launch_bounds__(32 * kWarpsM * kWarpsN, kMinBlocks)
+    matmul_blocked_tma(const __grid_constant__ ptx::TensorMap a,
+                       const __grid_constant__ ptx::TensorMap b, float* __restrict__ c, int m,
+                       int n, int k) {
+    using Tile = TmaTile<kBlockM, kBlockN, kBlockK, kWarpsM, kWarpsN, kThreadM, kThreadN, kStages>;
+    extern __shared__ __align__(1024) float4 tma_shared[];
+    const float* const shared = &tma_shared[0].x;
+    const TileIndex block =
+        grouped_tile<kBand>(blockIdx.x, ceil_div(m, kBlockM), ceil_div(n, kBlockN));
+    const TileIndex place = place_in_block<Tile>();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(k, kBlockK);
+    const TileRing<Tile> ring = {a,     b, ptx::shared_address(shared), block.row * kBlockM,
+                                 block.column * kBlockN, steps};
+
+    if (threadIdx.x == 0) ring.initialise();
+    __syncthreads();
+    if (warp == 0 && ptx::elect_one()) {
+#pragma unroll
+        for (int s = 0; s < kStages; ++s) {
+            if (s < steps) ring.ask(s, s);
+        }
+    }
+
+    float4 acc[kThreadM][kThreadN / 4] = {};
+    float4 frag_a[kThreadM], frag_b[2][kThreadN / 4];
+    const int fold = Tile::fold(place.row);
+    const float* read_a = shared + place.row * kBlockK;
+    const float* read_b = shared + Tile::kFloatsA + place.column;
+
+    ptx::mbarrier_wait(ring.full(0), 0);
+#pragma unroll
+    for (int i = 0; i < kThreadM; ++i) frag_a[i] = load_piece_of_a<Tile>(read_a, fold, i, 0);
+    load_row_of_b<Tile>(frag_b[0], read_b);
+
+    int stage = 0, parity = 0, offset = 0;   // the stage that is read, its phase, its floats
+    for (int step = 0; step < steps; ++step) {
+#pragma unroll
+        for (int kk = 0; kk < kBlockK; ++kk) {
+            const int next = (kk + 1) % kBlockK;
+            if (kk == kBlockK / 2 && warp == 0 && step >= 1 && step - 1 + kStages < steps) {
+                // By now the other warps have read the step before: its stage is asked for again.
+                const int last = stage == 0 ? kStages - 1 : stage - 1;
+                ptx::mbarrier_wait(ring.empty(last), stage == 0 ? parity ^ 1 : parity);
+                if (ptx::elect_one()) ring.ask(step - 1 + kStages, last);
+            }
+            if (next == 0) {
+                __syncwarp();
+                if (lane == 0) ptx::mbarrier_arrive(ring.empty(stage));
+                if (step + 1 < steps) {   // behind the last step, what is read again is not used
+                    if (++stage == kStages) stage = 0, parity ^= 1;
+                    offset = stage * (Tile::kStageBytes / 4);
+                    ptx::mbarrier_wait(ring.full(stage), parity);
+                }
+            }
+            load_row_of_b<Tile>(frag_b[(kk + 1) % 2], read_b + offset + next * kBlockN);
+            multiply_add<Tile>(acc, frag_a, frag_b[kk % 2], kk);
+            if (kk % 4 == 3) {
+#pragma unroll
+                for (int i = 0; i < kThreadM; ++i) {
+                    frag_a[i] = load_piece_of_a<Tile>(read_a + offset, fold, i, next / 4);
+                }
+            }
+        }
+    }
+    store_result<Tile>(c, acc, block.row * kBlockM + place.row,
+                       block.column * kBlockN + place.column, m, n);
+}
