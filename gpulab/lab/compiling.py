@@ -10,8 +10,15 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from types import TracebackType
 
 from gpulab import registry
@@ -75,7 +82,8 @@ class Ahead:
                     if isinstance(request, RawBuild):
                         begun.append(self._threads.submit(self._compile, request, params))
                     elif self.processes:
-                        begun.append(self._elsewhere(case, dims, request.key, params))
+                        with contextlib.suppress(BrokenExecutor):  # compiled here instead
+                            begun.append(self._elsewhere(case, dims, request.key, params))
 
     def wait(self, case: Case, dims: Dims) -> None:
         """Until what was begun for a row at a size is there."""
@@ -96,7 +104,7 @@ class Ahead:
         if known not in self._numba:
             if self._others is None:
                 spawn = multiprocessing.get_context("spawn")  # threads and a card do not fork
-                self._others = ProcessPoolExecutor(self.processes, spawn)
+                self._others = ProcessPoolExecutor(self.processes, spawn, _ignore_interrupt)
             device, spec = self.device, case.spec
             name = (spec.op, spec.backend, spec.name, case.variant)
             self._numba[known] = self._others.submit(
@@ -121,6 +129,11 @@ class Ahead:
         for pool in (self._threads, self._others):
             if pool is not None:
                 pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    """A terminal's Ctrl-C reaches every process: the one that began this one says what happened."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _key(case: Case, dims: Dims) -> Hashable:

@@ -1,5 +1,7 @@
 """Rows are compiled before they are judged: Numba's by another process, into the cache."""
 
+from concurrent.futures.process import BrokenProcessPool
+
 import pytest
 
 from gpulab import registry
@@ -65,3 +67,23 @@ def test_a_process_that_dies_leaves_the_work_to_this_one(monkeypatch):
         ahead.submit(rows("numba"), DIMS)
         ahead.wait(*rows("numba"), DIMS)
     assert len(asked) == 1
+
+
+def test_processes_that_died_before_take_no_more_and_this_one_compiles(store, monkeypatch):
+    class Broken:
+        def submit(self, *arguments):
+            raise BrokenProcessPool("a process was killed")
+
+        def shutdown(self, **how):
+            pass
+
+    device = EmulatedDevice((8, 9))
+    with Ahead(device, processes=1) as ahead:
+        monkeypatch.setattr(ahead, "_others", Broken())
+        ahead.submit([*rows("numba"), *rows("raw")], DIMS)
+        for case in (*rows("numba"), *rows("raw")):
+            ahead.wait(case, DIMS)
+        assert len(ahead._rows) == 2
+    monkeypatch.setattr(numba_ptx, "_compile", refuse)
+    with pytest.raises(BuildError, match="compiled here after all"):
+        KernelRunner(*rows("numba"), device, DIMS)
