@@ -25,13 +25,20 @@ _before = 1
 def _openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     """What tells and what sets its number of threads; None where NumPy has another BLAS."""
     maps = Path("/proc/self/maps")
-    lines = maps.read_text().splitlines() if maps.exists() else []
-    for path in sorted({line.split()[-1] for line in lines if "openblas" in line}):
+    for path in mapped(maps.read_text()) if maps.exists() else []:
         library = ctypes.CDLL(path)
         for name in _NAMES:
             if hasattr(library, name.format("set")):
                 return getattr(library, name.format("get")), getattr(library, name.format("set"))
     return None
+
+
+def mapped(maps: str) -> list[str]:
+    """Libraries of OpenBLAS in a text like /proc/self/maps, whose sixth field is a path, which may
+    have spaces."""
+    fields = (line.split(maxsplit=5) for line in maps.splitlines())
+    paths = {Path(line[5]) for line in fields if len(line) == 6}
+    return sorted(str(path) for path in paths if "openblas" in path.name and path.is_file())
 
 
 @contextmanager

@@ -190,6 +190,21 @@ def test_blas_has_one_thread_inside_and_its_own_again_after():
         change(before)
 
 
+def test_libraries_are_found_in_folders_with_spaces_and_those_that_are_gone_are_not(tmp_path):
+    folder = tmp_path / "my openblas folder"
+    folder.mkdir()
+    for name in ("libopenblas.so", "libm.so"):
+        (folder / name).touch()
+    lines = [
+        f"7f00-7f01 r-xp 00000000 00:1d 42        {folder / name}"
+        for name in ("libopenblas.so", "libopenblas.so", "libm.so", "libopenblas.so.2 (deleted)")
+    ]
+    text = "\n".join(
+        [*lines, "7f02-7f03 rw-p 00000000 00:00 0 ", "7f04-7f05 rw-p 0 00:00 0 [heap]"]
+    )
+    assert blas.mapped(text) == [str(folder / "libopenblas.so")]
+
+
 def test_little_work_is_not_handed_out():
     here = threading.get_ident()
     assert set(threads.each(lambda _: threading.get_ident(), [1, 2], 10)) == {here}
