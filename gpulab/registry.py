@@ -112,8 +112,9 @@ class KernelSpec:
         steps: launches before the kernel's own.
         for_card: the declaration for a card of so many multiprocessors, where build and plan depend
             on it; what they are without is for the capability's usual card.
-        only_capability: the one capability whose architecture-specific instructions it uses
-            (``sm_90a``); None: it runs from the variant's lowest one on.
+        only_capability: the one capability that it is made for: by architecture-specific
+            instructions (``sm_90a``), or by tiles that are measured and compiled whole only there;
+            None: it runs from the variant's lowest one on.
         study: a step on the way to another kernel: it is measured by name or in a ladder, and is
             no row of the op's table.
         atomics: results may differ in the last bits between runs.
@@ -172,7 +173,7 @@ class Case:
         if capability < lowest:
             return f"needs sm_{lowest[0]}{lowest[1]}"
         if only is not None and capability != only:
-            return f"its instructions are those of sm_{only[0]}{only[1]}a, which no other card has"
+            return f"made for sm_{only[0]}{only[1]} alone"
         if dims is None:
             return None
         return self.spec.supports(self.variant, capability, dims)

@@ -52,6 +52,10 @@ class Tile:
         """Dynamic shared memory a block: A's rows are padded by 16 bytes, B's are not."""
         return 4 * self.stages * (self.block_m * (self.block_k + 4) + self.block_k * self.block_n)
 
+    def blocks(self, dims: Dims) -> int:
+        """Tiles that cover C."""
+        return -(-dims["m"] // self.block_m) * -(-dims["n"] // self.block_n)
+
 
 TILES: dict[Capability, Tile] = {
     # 64 KB of shared memory an SM and no cp.async: two stages, the next one waits in registers.
@@ -79,17 +83,13 @@ def tile(capability: Capability) -> Tile:
     return TILES[max(lowest for lowest in TILES if lowest <= capability)]
 
 
-def _blocks(tile: Tile, dims: Dims) -> int:
-    return -(-dims["m"] // tile.block_m) * -(-dims["n"] // tile.block_n)
-
-
 def _supports(variant: Variant, capability: Capability, dims: Dims) -> str | None:
     chosen = tile(capability)
     if max(dims["k"], dims["n"]) >= MAX_ROW:
         return f"k and n < 2^30 (row lengths in bytes are 32-bit), got {dims['k']}, {dims['n']}"
     if dims["m"] > 2**31 - chosen.block_m:
         return f"m <= 2^31 - {chosen.block_m} (indices are 32-bit), got {dims['m']}"
-    if _blocks(chosen, dims) >= 2**31:
+    if chosen.blocks(dims) >= 2**31:
         return f"{chosen.block_m}x{chosen.block_n} tiles of C must number < 2^31 (grid.x)"
     return None
 
@@ -104,7 +104,7 @@ def _plan(variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
     """One block a tile of C, in one grid dimension: the kernel orders the tiles itself."""
     chosen = tile(capability)
     return LaunchPlan(
-        grid=(_blocks(chosen, dims), 1, 1),
+        grid=(chosen.blocks(dims), 1, 1),
         block=(chosen.threads, 1, 1),
         shared_bytes=chosen.shared_bytes,
     )

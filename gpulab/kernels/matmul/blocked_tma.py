@@ -1,10 +1,10 @@
-"""The fp32 matmul of CUDA cores whose tiles are brought by TMA: from sm_90 on.
+"""The fp32 matmul of CUDA cores whose tiles are brought by TMA: for sm_90.
 
 It is ``blocked`` with the copies taken from its threads, and gives the same bits. Threads of
 ``blocked`` spend instructions and registers on addresses and copies; here the tensor memory
 accelerator copies, threads hold up to twice as many results, and warps wait for bytes instead of
 for each other. Both stay: ``blocked`` is the one that every card runs, and that takes every k and
-n; TMA takes rows of whole 16 bytes.
+n; TMA takes rows of whole 16 bytes, and these tiles were made for one card.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 
-from gpulab import arch
+from gpulab.kernels.matmul import blocked
 from gpulab.kernels.matmul.simt import params
+from gpulab.kernels.matmul.wgmma import HOPPER, LARGEST_DIM, PITCH_BYTES
+from gpulab.kernels.matmul.wgmma_tiles import BARRIER_BYTES, H200_MULTIPROCESSORS
 from gpulab.registry import (
     Capability,
     Dims,
@@ -25,62 +27,21 @@ from gpulab.registry import (
     register,
 )
 
-TMA_FROM: Capability = (9, 0)
-H200_MULTIPROCESSORS = 132
-"""What a choice assumes where no card is there to be asked."""
-FLOATS_A_PITCH = 4
-"""Rows that TMA copies begin on multiples of 16 bytes."""
-MOST_STAGES = 4
-LARGEST_DIM = 2**31 - 1024
-"""Coordinates are 32-bit and may run one tile past the end."""
-_BARRIER_BYTES = 8
-
 
 @dataclass(frozen=True)
-class Tile:
-    """Template arguments of ``raw_kernels/matmul/blocked_tma.cu``, in its order.
-
-    Args:
-        block_m: rows of C a block computes.
-        block_n: columns of C a block computes.
-        block_k: terms of K a step brings to shared memory.
-        warps_m: warps along M.
-        warps_n: warps along N.
-        thread_m: rows of C a thread holds.
-        thread_n: columns of C a thread holds.
-        stages: steps in shared memory at once.
-        min_blocks: blocks an SM must be able to hold; bounds the registers.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    warps_m: int
-    warps_n: int
-    thread_m: int
-    thread_n: int
-    stages: int
-    min_blocks: int
-
-    @property
-    def threads(self) -> int:
-        """Threads a block."""
-        return 32 * self.warps_m * self.warps_n
+class Tile(blocked.Tile):
+    """Template arguments of ``raw_kernels/matmul/blocked_tma.cu``, in its order."""
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory a block: stages, and two barriers each."""
-        stage = 4 * self.block_k * (self.block_m + self.block_n) + 2 * _BARRIER_BYTES
-        return self.stages * stage
-
-    def blocks(self, dims: Dims) -> int:
-        """Tiles that cover C."""
-        return -(-dims["m"] // self.block_m) * -(-dims["n"] // self.block_n)
+        """Dynamic shared memory a block: stages without padding, and two barriers each."""
+        stage = 4 * self.block_k * (self.block_m + self.block_n)
+        return self.stages * (stage + 2 * BARRIER_BYTES)
 
 
 TILES: dict[Tile, float] = {
-    Tile(112, 128, 16, 2, 2, 7, 16, MOST_STAGES, 2): 72.2,
-    Tile(128, 128, 16, 2, 2, 8, 16, MOST_STAGES, 2): 87.7,
+    Tile(112, 128, 16, 2, 2, 7, 16, 4, 2): 72.2,
+    Tile(128, 128, 16, 2, 2, 8, 16, 4, 2): 87.7,
 }
 """Nanoseconds that a term of K takes on an H200, where every multiprocessor has one tile to do.
 
@@ -89,27 +50,21 @@ matrices in a round less.
 """
 
 
-def tile(capability: Capability, dims: Dims, multiprocessors: int = H200_MULTIPROCESSORS) -> Tile:
-    """The tile that takes least time, with as many stages as leave room for ``min_blocks``."""
-
-    def time(candidate: Tile) -> float:
-        return -(-candidate.blocks(dims) // multiprocessors) * TILES[candidate]
-
-    best, card = min(TILES, key=time), arch.get(capability)
-    room = card.shared_per_sm_bytes // best.min_blocks - card.shared_reserved_bytes
-    return replace(best, stages=min(MOST_STAGES, room // (best.shared_bytes // best.stages)))
+def tile(dims: Dims, multiprocessors: int = H200_MULTIPROCESSORS) -> Tile:
+    """The tile that takes least time on a card of so many multiprocessors."""
+    return min(TILES, key=lambda t: -(-t.blocks(dims) // multiprocessors) * TILES[t])
 
 
 def _supports(variant: Variant, capability: Capability, dims: Dims) -> str | None:
     for name, dim in (("A", "k"), ("B and C", "n")):
-        if dims[dim] % FLOATS_A_PITCH:
+        if 4 * dims[dim] % PITCH_BYTES:
             return (
                 f"rows of {name} lie {4 * dims[dim]} bytes apart, TMA needs a multiple of "
-                f"{4 * FLOATS_A_PITCH}: use the blocked kernel, which takes any"
+                f"{PITCH_BYTES}: use the blocked kernel, which takes any"
             )
     if max(dims[d] for d in "mnk") > LARGEST_DIM:
         return f"m, n and k <= {LARGEST_DIM} (coordinates are 32-bit)"
-    if tile(capability, dims).blocks(dims) >= 2**31:
+    if max(t.blocks(dims) for t in TILES) >= 2**31:
         return "tiles of C must number < 2^31 (grid.x)"
     return None
 
@@ -120,7 +75,7 @@ def _build(
     dims: Dims,
     multiprocessors: int = H200_MULTIPROCESSORS,
 ) -> RawBuild:
-    arguments = ", ".join(map(str, astuple(tile(capability, dims, multiprocessors))))
+    arguments = ", ".join(map(str, astuple(tile(dims, multiprocessors))))
     return RawBuild("matmul/blocked_tma.cu", f"matmul_blocked_tma<{arguments}>")
 
 
@@ -131,7 +86,7 @@ def _plan(
     multiprocessors: int = H200_MULTIPROCESSORS,
 ) -> LaunchPlan:
     """One block a tile of C, in one grid dimension: the kernel orders the tiles itself."""
-    chosen = tile(capability, dims, multiprocessors)
+    chosen = tile(dims, multiprocessors)
     return LaunchPlan(
         grid=(chosen.blocks(dims), 1, 1),
         block=(chosen.threads, 1, 1),
@@ -159,12 +114,13 @@ register(
         backend="raw",
         idea="Hopper: blocked, its tiles brought by TMA; a thread's results fill its registers",
         order=31,
-        variants=(Variant("fp32", "fp32", "fp32", TMA_FROM),),
+        variants=(Variant("fp32", "fp32", "fp32", HOPPER),),
         params=params,
         build=_build,
         plan=_plan,
         supports=_supports,
         for_card=_for_card,
+        only_capability=HOPPER,
         source='V. Volkov, "Better performance at lower occupancy", GTC 2010; PTX ISA, '
         '"Tensor copy", "mbarrier"',
     )
