@@ -23,8 +23,8 @@ BLOCK = 128
 """Threads of a block that holds several rows."""
 BATCH = 4
 """Loads that are in flight together; packs in shared memory are a multiple of them."""
-PART_BYTES = 4 * 2 * 12
-"""Left for what a warp hands on: of at most four reductions, in two places, three floats."""
+PART_BYTES = 4 * 2 * 6
+"""What a warp hands on: six floats in two places, of LayerNorm; of other rows less."""
 ASYNC: Capability = (8, 0)
 """From here a copy into shared memory needs no registers (cp.async, of whole words)."""
 CLUSTERS: Capability = (9, 0)
@@ -168,6 +168,7 @@ class Streamed(Group):
         cluster: blocks of a row.
         regs: more packs of a thread, in registers.
         turns: a block takes row after row; otherwise a block a row, of which an SM holds several.
+        holds: a thread keeps the parameters of its columns in registers.
         fit: of the rows.
     """
 
@@ -177,6 +178,7 @@ class Streamed(Group):
     cluster: int = 1
     regs: int = 0
     turns: bool = True
+    holds: bool = False
     fit: Fit = "kWithin"
 
     @property
@@ -206,7 +208,7 @@ class Streamed(Group):
     def cpp(self) -> str:
         """The type in device code."""
         ring = f"{self.shared}, {self.ring}, {self.regs}, {self.blocks}, {self.fit}"
-        return f"Streamed<{self.group}, {self.rows}, {ring}>"
+        return f"Streamed<{self.group}, {self.rows}, {ring}{', true' if self.holds else ''}>"
 
 
 @dataclass(frozen=True)

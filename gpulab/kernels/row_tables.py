@@ -30,16 +30,40 @@ PLAIN: Table = (
 )
 """Little is computed: the next rows' packs come while a row is written."""
 
-EXPONENTIALS: Table = (
+ALONE: Table = (
     *SHORT,
     Streamed(512, 8, 2, blocks=3, turns=False),
     Kept(512, 8),
     Kept(512, 16, resident=512),
+)
+"""As much is computed as moved: three rows of 64 KB an SM, each a block's only one, drift apart."""
+
+HALVES = Streamed(512, 12, 3, blocks=2, regs=4, cluster=2)
+"""Half a row a block, two blocks an SM: as many threads a row as of 1024, in the same order."""
+
+LOG_ONLINE: Table = (
+    *ALONE,
     Streamed(1024, 12, 3, blocks=1, regs=4),
     Streamed(1024, 12, 3, blocks=1, regs=4, cluster=2),
     Kept(1024, 4, 12),
 )
-"""As much is computed as moved: three rows of 64 KB an SM, each a block's only one, drift apart."""
+"""One exponential an element: the last pass subtracts."""
+
+ONLINE: Table = (
+    *ALONE,
+    HALVES,
+    Streamed(1024, 12, 3, blocks=1, regs=4, cluster=2),
+    Kept(1024, 4, 12),
+)
+"""One exponential an element in the first pass, one in the last."""
+
+MAXIMUM_FIRST: Table = (
+    *ALONE,
+    HALVES,
+    Streamed(512, 8, 2, blocks=3, cluster=8),
+    Kept(1024, 4, 12),
+)
+"""A row is waited for twice, for its maximum and its sum: by several blocks of an SM in turns."""
 
 MOMENTS: Table = (
     Kept(512, 8),
@@ -48,11 +72,18 @@ MOMENTS: Table = (
     Kept(1024, 4, 12, cluster=2),
     Kept(1024, 4, 12),
 )
-TWO_PASS: Table = (*SHORT, Streamed(512, 8, 3, blocks=2), *MOMENTS)
-"""For LayerNorm, which reads two parameters a column besides, from L2."""
+TWO_PASS: Table = (
+    *SHORT,
+    Streamed(512, 8, 6, blocks=1, holds=True),
+    Streamed(512, 8, 3, blocks=2),
+    *MOMENTS,
+)
+"""For LayerNorm, which reads two parameters a column besides: once where they stay in registers."""
 
 WELFORD: Table = (
-    *(Kept(1 << i, 8, resident=768) for i in range(8)),
+    *(Kept(1 << i, 8, resident=768) for i in range(6)),
+    Streamed(64, 8, 3, blocks=16),
+    *(Kept(1 << i, 8, resident=768) for i in (6, 7)),
     Streamed(512, 8, 3, blocks=2),
     *MOMENTS,
 )
@@ -63,7 +94,7 @@ TWO_ARRAYS: Table = (
     Streamed(512, 8, 3, blocks=1),
     Streamed(512, 8, 3, blocks=1, cluster=2),
     Streamed(1024, 6, 3, blocks=1, regs=2, cluster=2),
-    Streamed(512, 8, 3, blocks=1, cluster=8),
+    Streamed(1024, 6, 3, blocks=1, regs=2, cluster=4),
     Kept(512, 4, 4, resident=512),
     Kept(1024, 2, 4),
 )

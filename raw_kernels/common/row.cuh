@@ -45,6 +45,7 @@ struct Team {
     static constexpr int kArrays = Source::kArrays;
     static constexpr int kVec = Source::kValues, kGroup = kGroup_, kThreads = kGroup_ * kRows;
     static constexpr int kTeam = kGroup_ * kCluster;
+    static constexpr int kOfColumns = 0;  // packs of each parameter that stay in registers
 
     const Source source;
     const unsigned rows, step;
@@ -104,6 +105,32 @@ struct Team {
     void to_place(int i, Raw raw) const {
 #pragma unroll
         for (int a = 0; a < kArrays; ++a) places[(i * kArrays + a) * kThreads] = Source::part(raw, a);
+    }
+};
+
+// A parameter of the columns. Where a row says so, its packs of this thread are read once and stay in registers.
+template <class Row, typename W>
+struct OfColumns {
+    static constexpr int kVec = Row::kVec, kKept = Row::kOfColumns;
+    const W* const from;
+    Pack<W, kVec> kept[kKept > 0 ? kKept : 1];
+
+    OfColumns(const Row& row, const W* parameter) : from(parameter) {
+#pragma unroll
+        for (int i = 0; i < kKept; ++i) {
+            if (row.has(i)) kept[i] = load_pack<W, kVec>(from, row.index(i), false);
+            forget_values(kept[i]);
+        }
+    }
+
+    // Those of pack `at` of a row, this thread's number `number`, which is a constant where they are kept.
+    void values(int at, int number, float (&value)[kVec]) {
+        if constexpr (kKept > 0) {
+            forget_values(kept[number]);
+            widen(kept[number], value);
+        } else {
+            widen(load_pack<W, kVec>(from, at, false), value);
+        }
     }
 };
 

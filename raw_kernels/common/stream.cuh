@@ -4,12 +4,14 @@
 // Every thread has a ring of kRing batches of places of its own (no other thread touches them: no
 // barrier). It asks for its packs in the order in which it will want them, row after row, and for
 // one more batch whenever it has used one for the last time. A row too long for that has its last
-// kRegs packs a thread in registers.
+// kRegs packs a thread in registers. kHolds: so do the columns' parameters, and then pack numbers of
+// the last pass are constants.
 #pragma once
 
 #include "common/row.cuh"
 
-template <int kGroup, int kRows, int kPacks, int kRing, int kRegs, int kBlocksAnSm, Fit kFit>
+template <int kGroup, int kRows, int kPacks, int kRing, int kRegs, int kBlocksAnSm, Fit kFit,
+          bool kHolds = false>
 struct Streamed {
     static constexpr int kThreads = kGroup * kRows, kBlocks = kBlocksAnSm;
 
@@ -22,6 +24,8 @@ struct Streamed {
         static constexpr int kVec = Base::kVec, kArrays = Base::kArrays;
         static constexpr int kBatch = kPacks % 4 == 0 ? 4 : kPacks % 2 == 0 ? 2 : 1;
         static constexpr int kBatches = kPacks / kBatch;
+        static constexpr int kOfColumns = kHolds ? kPacks + kRegs : 0;
+        static constexpr int kAtOnce = kHolds ? kBatches : 1;  // of the last pass
         static_assert(kFit != kBeyond && kRing >= kBatches, "the ring holds a row");
 
         int slot = 0;                           // where the first batch of the row lies
@@ -57,7 +61,7 @@ struct Streamed {
         // For the last time.
         template <typename F>
         void last(F f) {
-#pragma unroll 1
+#pragma unroll kAtOnce
             for (int i = 0; i < kBatches; ++i, slot = after(slot)) {
                 batch(slot, i, f);
                 ask();

@@ -139,6 +139,7 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
     cluster_begin();
     Row row({x}, rows, cols);
     cluster_ready();
+    OfColumns<Row, W> weights(row, weight), biases(row, bias);
     const float count = float(cols);
     float origin = row.inside() ? to_float(x[size_t(row.row) * cols]) : 0.0f;
     for (; row.more(); row.next()) {
@@ -158,10 +159,10 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
         const unsigned following = row.row + row.step;
         if (following < row.rows) origin = to_float(x[size_t(following) * cols]);
 
-        row.last([&](const float(&value)[kVec], int at, int) {
+        row.last([&](const float(&value)[kVec], int at, int number) {
             float factor[kVec], offset[kVec], result[kVec];
-            widen(load_pack<W, kVec>(weight, at, false), factor);
-            widen(load_pack<W, kVec>(bias, at, false), offset);
+            weights.values(at, number, factor);
+            biases.values(at, number, offset);
 #pragma unroll
             for (int j = 0; j < kVec; ++j) {
                 const float centred = fmaf(value[j], scale, -m.shift) - m.mean;

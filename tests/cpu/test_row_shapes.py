@@ -4,8 +4,9 @@ import pytest
 
 from gpulab import arch, registry
 from gpulab.device_code import LaunchPlan
-from gpulab.kernels import row_tables
+from gpulab.kernels import row_shape, row_tables
 from gpulab.kernels.row_shape import Kept, Packs, Streamed
+from gpulab.runtime import assembly
 from gpulab.runtime.residency import blocks_along_x
 
 CAPABILITIES = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
@@ -16,6 +17,7 @@ CASES = [
     for c in registry.cases(op)
     if not c.variant.lesson and c.spec.name != "plain"
 ]
+FP32 = [c for c in CASES if c.spec.backend == "raw" and c.variant.format == "fp32"]
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
@@ -41,7 +43,10 @@ def test_a_launch_asks_for_no_more_than_the_card_has(capability):
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 9), (9, 0)], ids=str)
-@pytest.mark.parametrize("table", ["PLAIN", "EXPONENTIALS", "TWO_PASS", "WELFORD", "TWO_ARRAYS"])
+@pytest.mark.parametrize(
+    "table",
+    ["PLAIN", "LOG_ONLINE", "ONLINE", "MAXIMUM_FIRST", "TWO_PASS", "WELFORD", "TWO_ARRAYS"],
+)
 def test_a_row_stays_on_the_chip_or_its_rest_is_known(table, capability):
     """What is kept of a row is all of it, or the kernel is told that there is a rest."""
     kept_bytes = 32 if table == "TWO_ARRAYS" else 16
@@ -59,6 +64,17 @@ def test_a_row_stays_on_the_chip_or_its_rest_is_known(table, capability):
                 assert capability >= ((9, 0) if shape.cluster > 1 else (8, 0))
                 batch = next(b for b in (4, 2, 1) if shape.shared % b == 0)
                 assert shape.ring * batch >= shape.shared, "the ring holds a row"
+
+
+@pytest.mark.parametrize("case", FP32, ids=lambda c: f"{c.spec.op}-{c.spec.name}")
+def test_reductions_take_no_more_shared_memory_than_is_left_for_them(case):
+    """LayerNorm's take all of it."""
+    of = (case.variant, (9, 0), {"rows": 7, "cols": 6000})
+    code = assembly.prepare(case.spec.build(*of), case.spec.params(case.variant), (9, 0))
+    taken = code.resources.shared_bytes
+    left = row_shape.static_bytes(case.spec.plan(*of).block[0], 1)
+    assert taken <= left
+    assert (taken == left) == (case.spec.op == "layernorm")
 
 
 def test_every_branch_free_lot_of_a_row_is_there():

@@ -6,6 +6,7 @@ import pytest
 from row_runs import HONEST, case
 
 from gpulab import ops
+from gpulab.kernels import row_tables
 from gpulab.lab.runner import KernelRunner
 from gpulab.runtime.emulated import EmulatedDevice
 
@@ -44,6 +45,9 @@ def test_a_block_that_takes_several_rows_gives_the_bits_of_a_block_a_row(one):
         ("rmsnorm", "residual", 20000, "Streamed<512, 1, 8, 3, 0, 1, kWithin>", 2),
         ("rmsnorm", "row", 16400, "Streamed<512, 1, 24, 6, 8, 1, kWithin>", 1),
         ("layernorm", "welford", 6000, "Streamed<512, 1, 8, 3, 0, 2, kWithin>", 1),
+        ("layernorm", "welford", 2040, "Streamed<64, 1, 8, 3, 0, 16, kWithin>", 1),
+        ("layernorm", "two_pass", 6000, "Streamed<512, 1, 8, 6, 0, 1, kWithin, true>", 1),
+        ("softmax", "two_pass", 33000, "Streamed<512, 1, 12, 3, 4, 2, kWithin>", 2),
         ("crossentropy", "online", 2500, "Ahead<64, 1, 4, 16, kWithin>", 1),
         ("crossentropy", "online", 500, "Ahead<8, 16, 4, 8, kWithin>", 1),
     ],
@@ -57,3 +61,12 @@ def test_no_thread_races_another_while_rows_follow_each_other(op, name, cols, sh
     assert shape in entry
     assert blocks == cluster
     assert outputs(one, dims) == outputs(one, dims, blocks=cluster, sanitize=True)
+
+
+def test_parameters_in_registers_give_the_bits_of_parameters_that_are_read(monkeypatch):
+    one, dims = case("layernorm", "two_pass", "fp32"), {"rows": 3, "cols": 6000}
+    assert taken(one, dims)[0].endswith(", true>>")
+    held, chosen = outputs(one, dims, blocks=1), row_tables.shape
+    monkeypatch.setattr(row_tables, "shape", lambda *of: replace(chosen(*of), holds=False))
+    assert taken(one, dims)[0].endswith(", kWithin>>")
+    assert held == outputs(one, dims, blocks=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.kernels.row_kernel import ROWS_COLS, SAME, RowKernel, declare, variants
-from gpulab.kernels.row_tables import EXPONENTIALS
+from gpulab.kernels.row_tables import LOG_ONLINE, MAXIMUM_FIRST
 from gpulab.registry import Param, Variant
 
 ENTRY = "logsoftmax_row<%s, {T}, {W}, {vec}, {hold}>"
@@ -22,7 +22,7 @@ def params(variant: Variant) -> tuple[Param, ...]:
 declare(
     "logsoftmax",
     "two_pass",
-    RowKernel("logsoftmax/row.cu", ENTRY % "TwoPass", EXPONENTIALS),
+    RowKernel("logsoftmax/row.cu", ENTRY % "TwoPass", MAXIMUM_FIRST),
     idea="the maximum of the whole row first, then the sum of exponentials",
     order=10,
     rows=variants(SAME),
@@ -33,7 +33,7 @@ declare(
 declare(
     "logsoftmax",
     "online",
-    RowKernel("logsoftmax/row.cu", ENTRY % "Online", EXPONENTIALS),
+    RowKernel("logsoftmax/row.cu", ENTRY % "Online", LOG_ONLINE),
     idea="maximum and sum in one pass: the sum is rescaled when the maximum grows",
     order=20,
     rows=variants(SAME),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.kernels.row_kernel import ROWS_COLS, SAME, RowKernel, declare, variants
-from gpulab.kernels.row_tables import EXPONENTIALS
+from gpulab.kernels.row_tables import MAXIMUM_FIRST, ONLINE
 from gpulab.registry import Param, Variant
 
 ENTRY = "softmax_row<%s, {T}, {W}, {vec}, {hold}>"
@@ -22,7 +22,7 @@ def params(variant: Variant) -> tuple[Param, ...]:
 declare(
     "softmax",
     "two_pass",
-    RowKernel("softmax/row.cu", ENTRY % "TwoPass", EXPONENTIALS),
+    RowKernel("softmax/row.cu", ENTRY % "TwoPass", MAXIMUM_FIRST),
     idea="the maximum of the whole row first, then the sum of exponentials",
     order=10,
     rows=variants(SAME),
@@ -33,7 +33,7 @@ declare(
 declare(
     "softmax",
     "online",
-    RowKernel("softmax/row.cu", ENTRY % "Online", EXPONENTIALS),
+    RowKernel("softmax/row.cu", ENTRY % "Online", ONLINE),
     idea="maximum and sum in one pass: the sum is rescaled when the maximum grows",
     order=20,
     rows=variants(SAME),
