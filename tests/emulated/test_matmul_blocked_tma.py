@@ -1,0 +1,110 @@
+"""blocked_tma, emulated as on 9.0: the bits of blocked with every tile; what is taken out shows."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gpulab import registry
+from gpulab.errors import FaultError
+from gpulab.kernels.matmul import blocked_tma
+from gpulab.lab.runner import KernelRunner
+from gpulab.registry import Case
+from gpulab.runtime import sources
+from gpulab.runtime.cache import Store
+from gpulab.runtime.emulated import EmulatedDevice
+
+HOPPER = (9, 0)
+(CASE,) = registry.cases("matmul", kernel="blocked_tma")
+(BLOCKED,) = registry.cases("matmul", kernel="blocked")
+SIZES = {112: {"m": 130, "n": 132, "k": 148}, 128: {"m": 250, "n": 132, "k": 36}}
+"""By rows of the tile that one multiprocessor takes: a second tile with little in it in m and n, k
+that ends within a step; more steps than there are stages twice over, and fewer."""
+
+
+def operands(dims: dict[str, int]) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(3)
+    shapes = {"a": (dims["m"], dims["k"]), "b": (dims["k"], dims["n"])}
+    return {name: rng.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
+
+
+def product(case: Case, dims: dict[str, int], device: EmulatedDevice) -> NDArray[Any]:
+    """C of a card of one multiprocessor, as bits."""
+    result = KernelRunner(case.on(1), device, dims)(operands(dims))
+    assert result.inputs_unchanged
+    return result.outputs["c"].view(np.uint32)
+
+
+@pytest.mark.parametrize("rows", SIZES)
+def test_the_bits_are_those_of_blocked(rows: int) -> None:
+    dims, device = SIZES[rows], EmulatedDevice(HOPPER, sanitize=True)
+    assert blocked_tma.tile(dims, 1).block_m == rows
+    np.testing.assert_array_equal(product(CASE, dims, device), product(BLOCKED, dims, device))
+
+
+CHANGES = {
+    "full": ("ptx::mbarrier_wait(ring.full(stage), parity);", ""),
+    "swizzle": ("return (row >> 1) & 3;", "return row & 3;"),
+    "rows": ("if (row + i * Tile::kLanesM >= m) return;", ""),
+    "columns": ("if (first >= n) continue;", ""),
+}
+"""A wait, where pieces of A lie, what must not be read or written."""
+SILENT = {"swizzle"}
+"""Gives other numbers; all else is a fault."""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_taken_out_is_missed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copytree(sources.root(), tmp_path / "raw_kernels")
+    file = copy / "matmul" / "blocked_tma.cu"
+    assert file.read_text().count(CHANGES[name][0]) == 1
+    file.write_text(file.read_text().replace(*CHANGES[name]))
+    monkeypatch.setattr(sources, "root", lambda: copy)
+    dims = SIZES[112] | {"m": 20, "n": 36}
+    device = EmulatedDevice(HOPPER, store=Store(tmp_path / "cache"))
+    if name in SILENT:
+        given = operands(dims)
+        got = product(CASE, dims, device).view(np.float32)
+        assert not np.allclose(got, given["a"] @ given["b"], rtol=0.1, atol=0.1)
+        return
+    with pytest.raises(FaultError):
+        product(CASE, dims, device)
+
+
+@pytest.mark.parametrize(
+    ("dims", "said"),
+    [
+        ({"m": 3, "n": 6, "k": 8}, "rows of B and C lie 24 bytes apart"),
+        ({"m": 3, "n": 8, "k": 7}, "rows of A lie 28 bytes apart"),
+        ({"m": 2**31 - 1, "n": 4, "k": 4}, "32-bit"),
+        ({"m": 2**30, "n": 2**29, "k": 4}, "grid.x"),
+    ],
+)
+def test_what_tensor_copies_cannot_take_is_refused(dims: dict[str, int], said: str) -> None:
+    reason = CASE.refusal(HOPPER, "cuda", dims)
+    assert reason is not None
+    assert said in reason
+    assert ("use the blocked kernel" in reason) == ("apart" in said)
+    assert CASE.refusal(HOPPER, "cuda", dict.fromkeys(dims, 4096)) is None
+
+
+def test_the_tile_follows_from_the_rounds_that_a_card_needs() -> None:
+    """2048 in tiles of 128 rows is 256 tiles, two rounds of 132; of 112 rows 304, three."""
+    rows = [blocked_tma.tile(dict.fromkeys("mnk", s)).block_m for s in (1024, 2048, 4096, 8192)]
+    assert rows == [112, 128, 112, 112]
+    assert blocked_tma.tile(dict.fromkeys("mnk", 2048), 160).block_m == 112
+    for_few = CASE.on(1).spec
+    assert for_few.build is not None
+    assert for_few.plan is not None
+    dims = SIZES[128]
+    assert "<128, 128, 16, 2, 2, 8, 16, 4, 2>" in for_few.build(CASE.variant, HOPPER, dims).entry  # type: ignore[union-attr]
+    assert for_few.plan(CASE.variant, HOPPER, dims).grid == (4, 1, 1)
+    assert replace(CASE, spec=for_few).refusal((10, 0), "cuda") == "made for sm_90 alone"
