@@ -162,7 +162,7 @@ class Data:
         for first in every[::at_once]:  # what waits to be looked at stays in memory
             heads = every[first : first + at_once]
             make = partial(self._pieces, inputs, heads)
-            yield from self._kept("pieces", self.contract, inputs, first, make=make)
+            yield from self.kept("pieces", self.contract, inputs, first, make=make)
 
     def _pieces(self, inputs: Inputs, heads: range) -> list[Piece]:
         """Of some heads."""
@@ -193,10 +193,10 @@ class Data:
         def ideals() -> list[Floats]:
             return list(chain.from_iterable(threads.each(ideal, heads, scores, threads.cores())))
 
-        r0 = self._kept("r0", None, inputs, heads[0], make=ideals)  # whatever stores them
+        r0 = self.kept("r0", None, inputs, heads[0], make=ideals)  # whatever stores them
         return [replace(piece, r0=mine) for piece, mine in zip(found, r0, strict=True)]
 
-    def _kept(
+    def kept(
         self, what: str, contract: Hashable, inputs: Inputs, *key: Hashable, make: Callable[[], T]
     ) -> T:
         """What depends on inputs, and on a contract or none; kept where the inputs have a name."""
@@ -242,7 +242,7 @@ class Data:
         numbers = sorted({0, d["batch"] * d["heads"] - 1})
         a_query = d["seq_k"] * d["head_dim"] * len(numbers)
         wanted = max(_FEWEST_QUERIES // len(numbers), min(32, _BLOCK_PRODUCTS // a_query))
-        return self._kept(
+        return self.kept(
             "block",
             self.contract,
             inputs,
@@ -251,7 +251,7 @@ class Data:
 
     def answers(self, inputs: Inputs) -> list[Answer]:
         """Answers on the block."""
-        return self._kept(
+        return self.kept(
             "answers",
             self.contract,
             inputs,

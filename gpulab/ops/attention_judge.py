@@ -24,7 +24,8 @@ from gpulab.ops.attention_mutants import Stored, stored
 from gpulab.ops.attention_power import Evidence, certify
 from gpulab.ops.attention_probes import AttentionProbe, probes
 from gpulab.ops.attention_simulate import row_squares
-from gpulab.ops.judging import Asked, JudgedCase
+from gpulab.ops.attention_whole import findings
+from gpulab.ops.judging import Asked, JudgedCase, Outputs
 
 
 class Case(JudgedCase):
@@ -71,9 +72,16 @@ class Case(JudgedCase):
     def _family(self, number: int, family: AttentionFamily) -> FamilyResult:
         inputs = self.data.family(family)
         got = self.launch_family(number, inputs.stored, family.name)
+        self._whole(inputs, got, family.name)
         if family.rounds:
             self.check_rounding(self.contract.format, inputs.share, family.name)
         return measure(self.data, inputs, family, got, asked=number == 0)
+
+    def _whole(self, inputs: Inputs, got: Outputs | None, where: str) -> None:
+        """What a sample does not show."""
+        if got is not None and self.data.sample[2] < 1.0:
+            for finding in findings(self.data, inputs, got):
+                self.note(finding, where)
 
     def _probe(self, probe: AttentionProbe) -> ProbeResult | None:
         inputs = probe.inputs(self.data)
@@ -81,6 +89,7 @@ class Case(JudgedCase):
             self.notes.append(f"{probe.name}: not asked at these dims")
             return None
         got = self.launch(inputs.stored, probe.name)
+        self._whole(inputs, got, probe.name)
         if got is None:
             reason = Reason("exact-probe", f"{probe.name}: no result to compare")
             return ProbeResult(probe.name, probe.about, 1, 1, (reason,))

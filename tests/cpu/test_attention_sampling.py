@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from attention_kernels import Row, dims, sees
 
-from gpulab.formats import blas, decode, threads
+from gpulab.formats import blas, decode, encode, threads
 from gpulab.numerics.cache import Cache
 from gpulab.ops import attention_data, attention_families
 from gpulab.ops.attention import ATTENTION
@@ -15,7 +15,8 @@ from gpulab.ops.attention_contract import AttentionContract
 from gpulab.ops.attention_data import Data
 from gpulab.ops.attention_families import draw, get_family
 from gpulab.ops.attention_mutants import STANDARD
-from gpulab.ops.attention_probes import ONE_HOT
+from gpulab.ops.attention_probes import ONE_HOT, probes
+from gpulab.ops.attention_whole import findings
 
 NORMAL = get_family("normal")
 BENCH = [
@@ -92,8 +93,58 @@ def test_an_element_that_is_never_written_or_changes_is_seen_outside_of_the_samp
             return result
 
         found = ATTENTION.judge(row, sampled, run, capability=(8, 9), families=["normal"])
-        assert {r.code for r in found.reasons} == {code}
+        assert found.reasons[0].code == code
         assert found.reasons[0].index == (0, 1, at, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("out", np.nan, "nonfinite"),
+        ("out", -np.inf, "nonfinite"),
+        ("out", -60.0, "interval"),
+        ("lse", np.nan, "nonfinite"),
+        ("lse", -np.inf, "nonfinite"),
+    ],
+)
+def test_what_no_mean_can_be_is_seen_outside_of_the_sample(sampled, name, value, code):
+    row, right = Row("fp16"), kernels.Kernel(Row("fp16"), sampled)
+    checked = data(sampled)._queries(1, data(sampled).sample[0])
+    at = (0, 1, next(i for i in range(61) if i not in checked), 7)
+
+    def run(inputs, *, poison):
+        result = right(inputs, poison=poison)
+        array = result.outputs[name]
+        array.view(np.float16 if name == "out" else np.float32)[at[: array.ndim]] = value
+        return result
+
+    found = ATTENTION.judge(row, sampled, run, capability=(8, 9), families=["normal"])
+    assert {r.code for r in found.reasons} == {code}
+    assert found.reasons[0].index == at[: 4 if name == "out" else 3]
+    assert found.verdict == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("row", "change"),
+    [
+        (Row("fp16"), {}),
+        (Row("bf16"), {"causal": 1, "seq_q": 61}),  # the first queries see no key
+        (Row("fp32"), {"mask_planes": 1}),
+        (Row("e4m3", output="bf16", contract="block-scaled"), {}),
+    ],
+    ids=lambda x: getattr(x, "format", str(x)),
+)
+def test_right_results_are_means_in_every_family_and_probe(row, change):
+    d = dims(**change)
+    of = Data(AttentionContract.of(row, (8, 9)), d, 0, Cache())
+    families = attention_families.families_for(row.format)
+    every = [of.family(get_family(name)) for name in families]
+    for inputs in (*every, *(p.inputs(of) for p in probes("full"))):
+        outputs = kernels.exactly(row, d)(inputs.stored, poison=0).outputs
+        assert findings(of, inputs, outputs) == []
+    outputs["out"][...] = encode(row.output, np.array([np.nan]))
+    assert findings(of, every[0], outputs)[0].code == "nonfinite"
+    assert findings(of, inputs, outputs) == []  # those of the last probe are not finite
 
 
 def test_every_key_head_is_drawn_from_a_stream_of_its_own(monkeypatch):
