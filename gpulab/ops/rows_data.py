@@ -30,8 +30,9 @@ T = TypeVar("T")
 
 DISTINCT_ELEMENTS = 1 << 19
 """Elements up to which all rows are distinct; beyond, about so many are."""
-FEWEST_ROWS = 7
-"""A prime: no step of a grid in powers of two, and hardly one in multiprocessors, is a multiple."""
+FEWEST_ROWS = 13
+"""A prime that hardly a count of multiprocessors has (7 divides 28, 56, 70 and 84, 11 divides 132):
+a block that goes on to a row one grid further meets another one, so that a stale row shows."""
 _SIMULATED_ROWS = 64
 _SIMULATED_ELEMENTS = 1 << 19
 _BLOCK_ROWS = 16

@@ -248,6 +248,15 @@ def test_distinct_rows_are_prime_in_number(rows):
     assert count == rows or all(count % p for p in range(2, count))
 
 
+def test_a_block_that_goes_on_to_its_next_row_meets_another_one():
+    distinct = rows_data.distinct_rows(4096, 1 << 18)
+    cards = (28, 40, 46, 56, 58, 68, 70, 72, 76, 80, 84, 108, 114, 128, 132, 148)
+    for multiprocessors in cards:
+        assert all(multiprocessors * blocks % distinct for blocks in range(1, 13))
+    for cluster in (2, 4, 8, 16):  # of an H200, as many as are resident
+        assert all(132 * blocks // cluster % distinct for blocks in (1, 2, 3, 4))
+
+
 def test_contract_only_demonstrates_what_the_ceiling_misses():
     wrong = {"how": {"total": k.narrow_sum("bf16")}, "rests_on": "contract"}
     j = judged("softmax", BF16, k.softmax, {"rows": 7, "cols": 1000}, **wrong)
