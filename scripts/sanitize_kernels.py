@@ -39,7 +39,7 @@ RUNS = {
     "wgmma": f"{MATMUL} --kernel wgmma",
     "wgmma_3xtf32": f"{MATMUL} --kernel wgmma_3xtf32",
     "mma": f"{MATMUL} --kernel mma,mma_3xtf32",
-    "cuda_cores": f"{MATMUL} --kernel simt,blocked --backend raw",
+    "cuda_cores": f"{MATMUL} --kernel simt,blocked,blocked_tma --backend raw",
     **{
         op: f"{op} --rows 5 --cols 4099 --format bf16 --backend raw"
         for op in ("rmsnorm", "layernorm", "softmax", "logsoftmax", "crossentropy")

@@ -75,6 +75,20 @@ def test_a_missed_target_says_by_how_much():
     }
 
 
+def test_a_target_of_several_kernels_asks_the_fastest():
+    made = [
+        row(kernel=kernel, fmt="fp32", output="fp32", side=side, ratio=value)
+        for kernel, side, value in (
+            ("blocked_tma", 4096, 0.99), ("blocked", 4096, 0.93), ("simt", 4096, 1.1),
+            ("blocked_tma", 8192, 0.7), ("blocked", 8192, 0.9),
+        )
+    ]  # fmt: skip
+    lines = [x for x in tables.targets(made).splitlines() if "fp32" in x and "raw/" in x]
+    assert [x.split(" | ")[1].split()[0] for x in lines] == ["raw/blocked_tma", "raw/blocked"]
+    assert "met" in lines[0]
+    assert "missed" in lines[1]
+
+
 def test_the_other_files_have_their_tables(tmp_path):
     ceiling = {
         "op": "ceiling", "kernel": "wgmma", "format": "bf16", "accumulator": "fp32",
@@ -170,6 +184,26 @@ def test_the_best_tried_shapes_are_shown():
     text = row_tables.row_shapes([*few, shape(0.91, 262144, 1, 2)])
     assert "less: 0.91, median 0.910 (1)" in text
     assert "No shape that was tried comes to 0.92: softmax online at 262144 (0.910)." in text
+    assert "In arrays of" not in text
+    assert "cluster's barrier" not in text
+
+
+def test_changed_sources_are_compared_in_the_same_shape():
+    text = row_tables.row_shapes([
+        shape(0.9, 4096, 4), shape(0.8, 4096, 2), shape(0.95, 4096, 4, array_bytes=512 << 20),
+        shape(0.92, 4096, 4, changes=["a"], time_ms=0.03),
+        shape(0.91, 4096, 4, changes=["a", "b"], time_ms=0.033),
+        shape(0.7, 8192, 4, changes=["b"], time_ms=1.0),  # nothing to compare it with
+    ])  # fmt: skip
+    (cells, _) = table_of(text, "softmax online bf16")
+    assert cells[2:5] == ["kept, threads 512, packs 4, blocks 4; a", "4", "0.920 copy"]
+    assert cells[-1] == "0.950"
+    assert (
+        "In arrays of 512 MiB the best share is higher for 1 of 1 rows, at the median by 0.030"
+        in text
+    )
+    assert "- a: 1 of 1 faster; time 0.75, median 0.750\n" in text
+    assert "- b: 0 of 1 faster; time 1.1, median 1.100\n" in text
 
 
 def test_attention_is_held_to_its_targets():
