@@ -43,7 +43,8 @@ def shape(fraction, cols, blocks, cluster=1, **fields):
             "blocks": blocks, "cluster": cluster}  # fmt: skip
     return {
         "schema": 1, "kind": "row_shape", "op": "softmax online", "format": "bf16", "cols": cols,
-        "shape": kept, "gb_per_s": 3700.0, "of": "copy", "fraction": fraction, "registers": 64,
+        "array_bytes": 64 << 20, "shape": kept, "time_ms": 0.04, "gb_per_s": 3700.0,
+        "of": "copy", "fraction": fraction, "registers": 64,
         "spill_bytes": 4, "environment": AROUND | {"capability": "9.0"},
     } | fields  # fmt: skip
 

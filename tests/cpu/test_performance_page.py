@@ -189,21 +189,24 @@ def test_the_best_tried_shapes_are_shown():
 
 
 def test_changed_sources_are_compared_in_the_same_shape():
+    timed = {"yardstick_gb_per_s": 3800.0}
     text = row_tables.row_shapes([
-        shape(0.9, 4096, 4), shape(0.8, 4096, 2), shape(0.95, 4096, 4, array_bytes=512 << 20),
-        shape(0.92, 4096, 4, changes=["a"], time_ms=0.03),
-        shape(0.91, 4096, 4, changes=["a", "b"], time_ms=0.033),
-        shape(0.7, 8192, 4, changes=["b"], time_ms=1.0),  # nothing to compare it with
+        shape(0.8, 4096, 4, **timed), shape(0.5, 4096, 2),
+        shape(0.95, 4096, 4, array_bytes=512 << 20, **timed),
+        shape(0.92, 4096, 4, changes=["a"], **timed),
+        shape(0.46, 4096, 4, changes=["a", "b"], **timed),
+        shape(0.4, 4096, 2, changes=["a"], **timed),  # without it only elsewhere
+        shape(0.7, 8192, 4, changes=["b"], **timed),  # nothing to compare it with
     ])  # fmt: skip
     (cells, _) = table_of(text, "softmax online bf16")
-    assert cells[2:5] == ["kept, threads 512, packs 4, blocks 4; a", "4", "0.920 copy"]
+    assert cells[2:5] == ["kept, threads 512, packs 4, blocks 4; a", "5", "0.920 copy"]
     assert cells[-1] == "0.950"
     assert (
         "In arrays of 512 MiB the best share is higher for 1 of 1 rows, at the median by 0.030"
         in text
     )
-    assert "- a: 1 of 1 faster; time 0.75, median 0.750\n" in text
-    assert "- b: 0 of 1 faster; time 1.1, median 1.100\n" in text
+    assert "- a: higher in 1 of 1; 1.15 times as much, median 1.150\n" in text
+    assert "- b: higher in 0 of 1; 0.5 times as much, median 0.500\n" in text
 
 
 def test_attention_is_held_to_its_targets():
