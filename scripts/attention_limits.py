@@ -125,7 +125,8 @@ def judged(candidate: Candidate, case: Case, device: Device, cache: Cache) -> Re
         families=("normal",),
         cache=cache,
     )
-    return {"verdict": found.verdict, "reason": found.reason, "judged_at": JUDGED}
+    reason = found.reason and found.reason.text
+    return {"verdict": found.verdict, "reason": reason, "judged_at": JUDGED}
 
 
 def line(

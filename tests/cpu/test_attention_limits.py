@@ -17,6 +17,7 @@ from performance_units import HostClock
 from gpulab import arch
 from gpulab.errors import BuildError, DeviceMissingError, UsageError
 from gpulab.kernels.attention import mma
+from gpulab.numerics.verdict import Reason
 from gpulab.runtime import nvrtc, resources
 from gpulab.runtime.emulated import EmulatedDevice
 from gpulab.runtime.timing import Timing
@@ -120,6 +121,17 @@ def test_an_edited_kernel_is_never_judged_and_a_wrong_output_fails():
     made = limits.line(TILES[0], dims, None, taken, passed)
     assert (made["verdict"], made["left_out"]) == ("FAIL", None)
     assert "run 3" in made["reason"]
+
+
+def test_a_tile_that_is_wrong_has_a_record_that_says_why(monkeypatch):
+    reason = Reason("interval", "out[0, 0, 1, 2]: got 3", (0, 0, 1, 2), "normal")
+    wrong = SimpleNamespace(verdict="FAIL", reason=reason)
+    judging = SimpleNamespace(judge=lambda *_, **__: wrong)
+    monkeypatch.setattr(limits.ops, "get", lambda _: judging)
+    monkeypatch.setattr(limits, "KernelRunner", lambda *_: None)
+    case = SimpleNamespace(variant=None)
+    said = limits.judged(TILES[0], case, SimpleNamespace(capability=CARD), None)
+    assert json.loads(json.dumps(said))["reason"] == "out[0, 0, 1, 2]: got 3"
 
 
 class Memory:
