@@ -125,8 +125,8 @@ def judged(candidate: Candidate, case: Case, device: Device, cache: Cache) -> Re
         families=("normal",),
         cache=cache,
     )
-    reason = found.reason and found.reason.text
-    return {"verdict": found.verdict, "reason": reason, "judged_at": JUDGED}
+    why = found.reason.text if found.reason else None
+    return {"verdict": found.verdict, "reason": why, "judged_at": JUDGED}
 
 
 def line(
