@@ -148,12 +148,19 @@ def _seen_keys(
         none = first == last
         first, last = np.where(none, 0, first), np.where(none, dims["seq_k"], last)
         return first + (share * (last - first)).astype(np.int64)
-    seen = visible(dims, queries) & (mask != 0)
-    seen[~seen.any(axis=1)] = True
-    found: NDArray[np.int64] = np.argsort(~seen, axis=1, kind="stable")[
-        queries, (share * seen.sum(axis=1)).astype(np.int64)
-    ]
+    found = np.empty(share.shape, np.int64)
+    step = max(1, _SEEN_AT_ONCE // dims["seq_k"])
+    for band in (slice(at, at + step) for at in range(0, len(queries), step)):
+        seen = visible(dims, queries[band]) & (mask[band] != 0)
+        seen[~seen.any(axis=1)] = True
+        number = (share[..., band] * seen.sum(axis=1)).astype(np.int64)
+        keys = np.argsort(~seen, axis=1, kind="stable")  # those seen come first
+        found[..., band] = keys[np.arange(len(seen)), number]
     return found
+
+
+_SEEN_AT_ONCE = 1 << 20
+"""Pairs of a query and a key that are looked at at a time."""
 
 
 def _non_finite(data: Data) -> Arrays | None:

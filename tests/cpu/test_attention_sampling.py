@@ -9,7 +9,7 @@ from attention_kernels import Row, dims, sees
 
 from gpulab.formats import blas, decode, encode, threads
 from gpulab.numerics.cache import Cache
-from gpulab.ops import attention_data, attention_families
+from gpulab.ops import attention_data, attention_families, attention_probes
 from gpulab.ops.attention import ATTENTION
 from gpulab.ops.attention_contract import AttentionContract
 from gpulab.ops.attention_data import Data
@@ -216,6 +216,13 @@ def test_the_one_hot_probe_singles_out_a_key_that_is_seen(d):
             for head in range(d["heads"]):
                 assert mine[targets[entry, head, i]] or not any(mine)
     assert len(np.unique(targets)) > 10
+
+
+def test_the_keys_that_a_mask_leaves_are_found_a_band_at_a_time(monkeypatch):
+    d = dims(causal=1, mask_planes=1)
+    whole = ONE_HOT.inputs(data(d)).stored
+    monkeypatch.setattr(attention_probes, "_SEEN_AT_ONCE", 4 * d["seq_k"])
+    np.testing.assert_array_equal(ONE_HOT.inputs(data(d)).stored["q"], whole["q"])
 
 
 def test_blas_has_one_thread_inside_and_its_own_again_after():
