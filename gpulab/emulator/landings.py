@@ -28,6 +28,10 @@ class Landing:
     words: Array
     nbytes: int
 
+    def of(self, chosen: NDArray[np.bool_]) -> Landing:
+        """That of some of the blocks."""
+        return Landing(self.rows, self.columns[chosen], self.words[:, chosen], self.nbytes)
+
 
 class Landings:
     """Loads of a chunk that have not landed, by the offset of their mbarrier."""
@@ -49,22 +53,35 @@ class Landings:
         self._open.setdefault(barrier, []).append(landing)
 
     def land(self, state: Any, address: Array, mask: Mask | None) -> None:
-        """Somebody waits at these addresses: what was to come there comes, and is counted."""
+        """Somebody waits at these addresses: what was to come there, for the blocks that wait,
+        comes, and is counted."""
         if not self._open:
             return
-        shared = state.shared
-        asked = np.broadcast_to(address, np.broadcast_shapes(address.shape, (state.shape[0], 1)))
-        if mask is not None:
-            shape = np.broadcast_shapes(asked.shape, mask.shape)
-            asked = np.broadcast_to(asked, shape)[np.broadcast_to(mask, shape)]
-        for barrier in {int(x) for x in np.unique(asked)} & self._open.keys():
-            for landing in self._open.pop(barrier):
-                where = landing.rows[:, None], landing.columns[None]
-                shared.data[where] = landing.words
-                if shared.track:
-                    shared.cell_valid[where] = 0xFFFFFFFF
-                    shared.in_flight[where] = False
-                _count(state, barrier, landing)
+        shape = np.broadcast_shapes(address.shape, () if mask is None else mask.shape)
+        shape = np.broadcast_shapes(shape, (1, state.shape[1]))
+        asked = np.broadcast_to(address, shape)
+        waits = np.broadcast_to(True if mask is None else mask, shape)
+        for barrier in {int(x) for x in np.unique(asked[waits])} & self._open.keys():
+            here = ((asked == barrier) & waits).any(axis=0)
+            on_their_way = self._open.pop(barrier)
+            later = []
+            for landing in on_their_way:
+                now = here[landing.columns]
+                if now.any():
+                    _land(state, barrier, landing.of(now))
+                if not now.all():
+                    later.append(landing.of(~now))
+            if later:
+                self._open[barrier] = later
+
+
+def _land(state: Any, barrier: int, landing: Landing) -> None:
+    shared, where = state.shared, (landing.rows[:, None], landing.columns[None])
+    shared.data[where] = landing.words
+    if shared.track:
+        shared.cell_valid[where] = 0xFFFFFFFF
+        shared.in_flight[where] = False
+    _count(state, barrier, landing)
 
 
 def _take_over(shared: Any, rows: Ints) -> None:

@@ -21,7 +21,8 @@ SOURCE = """#include "ptx/cluster.cuh"
 #include "ptx/tma.cuh"
 // Box (x, y) to shared memory and on to `out` as it lies there, and back to `to` at (x, y).
 // kind: 1 without the wait, 2 whose map is no map, 4 a box that begins on 16 bytes, 8 to bytes written before,
-// 16 the box is overwritten, and the wait lets the newest group be, 32 overwritten behind a wait.
+// 16 the box is overwritten, and the wait lets the newest group be, 32 overwritten behind a wait,
+// 64 the first block alone waits.
 __global__ void __cluster_dims__(CLUSTER) kernel(
     const __grid_constant__ ptx::TensorMap from, const __grid_constant__ ptx::TensorMap to,
     const __grid_constant__ ptx::TensorMap no_map, unsigned* out, int bytes, int x, int y, int kind) {
@@ -38,7 +39,7 @@ __global__ void __cluster_dims__(CLUSTER) kernel(
         if (CLUSTER == 1) ptx::tma_load(at, kind & 2 ? no_map : from, x, y, full);
         if (CLUSTER == 2 && ptx::cluster_rank() == 1) ptx::tma_load_multicast(at, from, x, y, full, 3);
     }
-    if (!(kind & 1)) ptx::mbarrier_wait(full, 0);
+    if (!(kind & 1) && !(kind & 64 && blockIdx.x > 0)) ptx::mbarrier_wait(full, 0);
     out += blockIdx.x * bytes / 4;
     for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) out[i] = ptx::load_shared_4(at + 4 * i);
     if (threadIdx.x == 0 && blockIdx.x == 0) {
@@ -171,6 +172,13 @@ def test_faults_have_a_name_and_a_line(kind: int, fault: str, words: str) -> Non
         copied(pattern(16, 64, "u2"), (16, 64), (0, 0), kind=kind)
     assert error.value.details["fault"] == fault
     assert error.value.details["line"] > 0
+
+
+def test_one_block_does_not_wait_for_another() -> None:
+    with pytest.raises(FaultError, match="not waited for") as error:
+        copied(pattern(16, 64, "u2"), (16, 64), (0, 0), cluster=2, kind=64)
+    assert error.value.details["fault"] == "async_in_flight"
+    assert error.value.details["block"] == [1, 0, 0]
 
 
 def test_a_store_that_was_not_waited_for_takes_what_was_written_since() -> None:
