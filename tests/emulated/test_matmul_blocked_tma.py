@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpulab import registry
+from gpulab import arch, registry
 from gpulab.errors import FaultError
 from gpulab.kernels.matmul import blocked_tma
 from gpulab.lab.runner import KernelRunner
-from gpulab.registry import Case
-from gpulab.runtime import sources
+from gpulab.registry import Case, RawBuild
+from gpulab.runtime import assembly, sources
 from gpulab.runtime.cache import Store
 from gpulab.runtime.emulated import EmulatedDevice
 
@@ -46,6 +46,22 @@ def test_the_bits_are_those_of_blocked(rows: int) -> None:
     dims, device = SIZES[rows], EmulatedDevice(HOPPER, sanitize=True)
     assert blocked_tma.tile(dims, 1).block_m == rows
     np.testing.assert_array_equal(product(CASE, dims, device), product(BLOCKED, dims, device))
+
+
+@pytest.mark.parametrize("rows", SIZES)
+def test_no_tile_spills_and_min_blocks_fit_one_sm(rows: int) -> None:
+    spec, dims, card = CASE.on(1).spec, SIZES[rows], arch.get(HOPPER)
+    assert spec.build is not None
+    build = spec.build(CASE.variant, HOPPER, dims)
+    assert isinstance(build, RawBuild)
+    used = assembly.prepare(build, spec.params(CASE.variant), HOPPER).resources
+    assert used is not None
+    assert (used.spill_bytes, used.stack_bytes, used.warnings) == (0, 0, ())
+    chosen = blocked_tma.tile(dims, 1)
+    assert used.registers * chosen.threads * chosen.min_blocks <= card.registers_per_sm
+    shared = chosen.shared_bytes + card.shared_reserved_bytes
+    assert chosen.min_blocks * shared <= card.shared_per_sm_bytes
+    assert chosen.threads * chosen.thread_m * chosen.thread_n == chosen.block_m * chosen.block_n
 
 
 CHANGES = {
@@ -105,6 +121,8 @@ def test_the_tile_follows_from_the_rounds_that_a_card_needs() -> None:
     assert for_few.build is not None
     assert for_few.plan is not None
     dims = SIZES[128]
-    assert "<128, 128, 16, 2, 2, 8, 16, 4, 2>" in for_few.build(CASE.variant, HOPPER, dims).entry  # type: ignore[union-attr]
+    build = for_few.build(CASE.variant, HOPPER, dims)
+    assert isinstance(build, RawBuild)
+    assert build.entry == "matmul_blocked_tma<128, 128, 16, 2, 2, 8, 16, 4, 2>"
     assert for_few.plan(CASE.variant, HOPPER, dims).grid == (4, 1, 1)
     assert replace(CASE, spec=for_few).refusal((10, 0), "cuda") == "made for sm_90 alone"
