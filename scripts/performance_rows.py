@@ -8,7 +8,7 @@ from statistics import median
 
 from performance_tables import Record, missed, number, ran, row_name, span, table
 
-from gpulab import arch, registry
+from gpulab import arch, ops, registry
 from gpulab.formats import get
 
 ROW_OPS = ("rmsnorm", "layernorm", "softmax", "logsoftmax", "crossentropy")
@@ -37,7 +37,8 @@ def expected(op: str) -> list[Key]:
         v, spec = case.variant, case.spec
         if not v.lesson and spec.backend in ROW_TARGETS:
             named = {"backend": spec.backend, "kernel": spec.name, "format": ROW_FORMAT}
-            sums = {"accumulator": v.accumulator, "output": v.output, "contract": v.contract}
+            contract = v.contract or getattr(ops.get(op), "default_contract", "")
+            sums = {"accumulator": v.accumulator, "output": v.output, "contract": contract}
             found.append((op, row_name(named | sums)))
     return found
 
