@@ -1,6 +1,6 @@
 """Tensor copies on their way: each is made as late as a card may make it.
 
-A load lands when somebody waits for its mbarrier, which counts it then; until then its bytes must
+A load lands when its block waits for its mbarrier, which counts it then; until then its bytes must
 not be read. A store reads shared memory when its thread waits for it, or at the end of the kernel:
 what was overwritten meanwhile shows as wrong numbers.
 """
