@@ -44,8 +44,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SUBMISSIONS = ROOT / "tests" / "submissions"
 EXPLOITS = ROOT / "tests" / "exploits"
 LANGUAGES: tuple[Language, ...] = ("cu", "py")
-CONFINED_ONLY = "hangs_on_import.py"
-"""Judged by the tests alone: it costs its whole time limit."""
 
 
 @dataclass(frozen=True)

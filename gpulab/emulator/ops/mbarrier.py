@@ -24,7 +24,6 @@ from gpulab.emulator.values import Array, Mask
 _MASK20 = (1 << 20) - 1
 _TX_BIAS = 1 << 22
 _TX_MASK = (1 << 23) - 1
-_LIMIT = (1 << 20) - 1
 
 
 def pack(pending: int, expected: int, tx: int, phase: int) -> int:
