@@ -151,7 +151,7 @@ def _stages(check: Check, submitted: Submitted, shapes: Sequence[Shape]) -> None
             _further(check, submitted)
         right = check.failing() is None and check.result.diagnosis is None
         if right and check.options.only in (None, check.timed_token):
-            sampling.sample(check)
+            sampling.sample(check, submitted)
         if check.options.only is None and check.failing() is None:
             speed.times(check, submitted)
             claims.claims(check, submitted)

@@ -21,10 +21,13 @@ from gpulab.errors import KernelTimeoutError
 from gpulab.numerics import structure
 
 if TYPE_CHECKING:
+    from gpulab.check.runner import Submitted
     from gpulab.check.session import Check
 
 STAGE = "timed size"
 BLOCKS = 4
+ROWS = 32
+"""Rows judged of inputs that do not repeat."""
 BUDGET = 200_000
 """Instructions that these blocks may take."""
 _DRAW = 57
@@ -39,8 +42,9 @@ def there_alone(check: Check, text: str, index: tuple[int, ...] | None = None) -
     return Diagnosis("timed-size", found, fix, index)
 
 
-def sample(check: Check) -> None:
-    """Judge what a few blocks write at the timed size.
+def sample(check: Check, submitted: Submitted) -> None:
+    """Judge what a few blocks write at the timed size; on a card, where it was judged whole, some
+    rows of inputs that do not repeat.
 
     Raises:
         GpulabError: a fault, or a launch shape that no device takes.
@@ -48,7 +52,7 @@ def sample(check: Check) -> None:
     run, shape = check.watched, check.timed_shape
     shown = " ".join(f"{k}={v}" for k, v in shape.dims.items())
     if check.options.device == "cuda":
-        check.result.note(STAGE, "PASS", f"{shown} is judged whole")
+        _of_the_whole(check, submitted, shown)
         return
     if run is None or ptx.meets(run.code.ptx):
         text = f"{shown} needs a card: the blocks meet by atomics, a few alone tell nothing"
@@ -61,7 +65,7 @@ def sample(check: Check) -> None:
     check.present = shape
     setting = check.setting(shape.dims)
     key = (check.exercise.name, setting.variant, check.capability, check.seed)
-    inputs = check.cache.get(("timed inputs", *key), lambda: check.stored(shape))
+    inputs = check.cache.get(("timed inputs", *key), lambda: _inputs(check) or check.stored(shape))
     run.load()
     grid = run.at(shape.dims).plan().grid
     chosen = _choose(math.prod(grid), check.seed)
@@ -73,15 +77,9 @@ def sample(check: Check) -> None:
         check.result.note(STAGE, "not run", text)
         return
     places, parts = _touched(check, got)
-    seen = 0
-    for one in _expected(check, inputs, places) if len(places) else ():
-        stored = parts[one.name]
-        written = ~structure.poisoned(stored, structure.POISONS[0])
-        wrong = written & ~one.ok(one.values(stored))
-        if wrong.any():
-            _fail(check, one, stored, wrong, written, places)
-            return
-        seen += int(written.sum())
+    seen = _right(check, inputs, places, parts)
+    if seen is None:
+        return
     blocks = f"{len(chosen)} of {math.prod(grid)} blocks at {shown}"
     if seen:
         check.result.note(STAGE, "PASS", f"{blocks}: all {seen} elements that they write are right")
@@ -89,10 +87,51 @@ def sample(check: Check) -> None:
         check.result.note(STAGE, "not run", f"{blocks} write nothing")
 
 
-def _choose(count: int, seed: int) -> tuple[int, ...]:
+def _inputs(check: Check) -> Arrays | None:
+    shape = check.timed_shape
+    return check.subject.unrepeated(check.setting(shape.dims), shape.families[0])
+
+
+def _of_the_whole(check: Check, submitted: Submitted, shown: str) -> None:
+    """On a card: all that is computed of inputs that do not repeat, some of it judged."""
+    shape, text = check.timed_shape, f"{shown} is judged whole"
+    check.present, inputs = shape, _inputs(check)
+    if inputs is not None:
+        submitted.load()
+        got = submitted.at(shape.dims)(inputs, poison=structure.POISONS[0]).outputs
+        axes = check.subject.moving(check.setting(shape.dims))
+        (count,) = {array.shape[axes[name]] for name, array in got.items()}
+        places = np.array(_choose(count, check.seed, ROWS), np.intp)
+        parts = {name: np.take(array, places, axes[name]) for name, array in got.items()}
+        if _right(check, inputs, places, parts, whole=True) is None:
+            return
+        text += f", and {len(places)} rows of inputs that do not repeat"
+    check.result.note(STAGE, "PASS", text)
+
+
+def _right(
+    check: Check, inputs: Arrays, places: NDArray[np.intp], parts: Arrays, whole: bool = False
+) -> int | None:
+    """How many elements are right at these places; None (and a diagnosis) where one is not.
+
+    With ``whole`` poison that is left over is wrong too.
+    """
+    seen = 0
+    for one in _expected(check, inputs, places) if len(places) else ():
+        stored = parts[one.name]
+        written = ~structure.poisoned(stored, structure.POISONS[0]) | whole
+        wrong = written & ~one.ok(one.values(stored))
+        if wrong.any():
+            _fail(check, one, stored, wrong, written, places)
+            return None
+        seen += int(written.sum())
+    return seen
+
+
+def _choose(count: int, seed: int, wanted: int = BLOCKS) -> tuple[int, ...]:
     """The first, the last, and others that follow from the seed."""
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _DRAW])))
-    drawn = rng.integers(0, count, BLOCKS - 2)
+    drawn = rng.integers(0, count, wanted - 2)
     return tuple(sorted({0, count - 1, *map(int, drawn)}))
 
 

@@ -137,6 +137,11 @@ class Subject(ABC):
     def inputs(self, setting: Setting, where: str) -> Arrays | None:
         """The stored inputs of a family or probe that the gates use; None for an unknown name."""
 
+    def unrepeated(self, setting: Setting, where: str) -> Arrays | None:
+        """Stored inputs of a family of which no row is another's; None: those of ``inputs`` are
+        such. What is judged whole may repeat rows; a kernel that knows how must not pass by it."""
+        return None
+
     def beyond(self, setting: Setting) -> Mapping[str, Arrays]:
         """Stored inputs by name that the gates do not use and a right kernel must get right too."""
         return {}

@@ -13,6 +13,7 @@ import pytest
 from gpulab import exercises
 from gpulab.check import workbench
 from gpulab.errors import FaultError, KernelTimeoutError
+from gpulab.ops import rows_data
 from gpulab.runtime.emulated import EmulatedDevice
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -170,3 +171,27 @@ def test_a_device_that_does_not_open_says_nothing_about_the_kernel(judged, monke
     result = judged(NAIVE)
     assert (result.verdict, result.diagnosis.slug) == ("INCONCLUSIVE", "refused")
     assert "the worker died" in result.reason
+
+
+@pytest.mark.parametrize("cheats", [True, False])
+def test_what_is_judged_whole_by_rows_that_repeat_is_judged_by_others_too(
+    on_card, tmp_path, monkeypatch, cheats
+):
+    monkeypatch.setattr(rows_data, "DISTINCT_ELEMENTS", 1 << 9)
+    small = replace(exercises.get("softmax"), timed={"rows": 100, "cols": 16})
+    monkeypatch.setitem(exercises.catalogue(), "softmax", small)
+    assert rows_data.distinct_rows(100, 16) == 31
+    text = (TESTS / "exploits" / "files" / "rows_that_repeat.cu").read_text()
+    path = tmp_path / "kernel.cu"
+    path.write_text(
+        text.replace("row % 127", "(rows == 100 ? row % 31 : row)" if cheats else "row")
+    )
+    result = on_card(path)
+    told = stage(result, "timed size")
+    if cheats:
+        assert (result.verdict, result.diagnosis.slug) == ("FAIL", "timed-size")
+        assert result.diagnosis.index[0] >= 31
+    else:
+        assert result.verdict == "PASS", result.reason
+        assert "judged whole, and " in told.text
+        assert "rows of inputs that do not repeat" in told.text

@@ -31,6 +31,7 @@ Floats = NDArray[np.float64]
 _TILES = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2)
 _WARP = 32
 _SIZES = 83
+_ROLLS = 89
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,20 @@ class Rows(Subject):
         probes = self.op.probes(data.contract, data.dims, "full")
         probe = next((p for p in probes if p.name == where), None)
         return None if probe is None else data.spread_out(data.probe(probe).stored)
+
+    def unrepeated(self, setting: Setting, where: str) -> Arrays | None:
+        """See ``Subject``: each repetition of the distinct rows is rolled along the columns."""
+        data, inputs = self.data(setting), self.inputs(setting, where)
+        rows, cols = data.shape
+        if inputs is None or data.distinct == rows:
+            return None
+        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([setting.seed, _ROLLS])))
+        for first in range(data.distinct, rows, data.distinct):
+            by = int(rng.integers(1, max(2, cols)))
+            for name in (i.name for i in self.op.inputs(data.contract) if i.kind == "rows"):
+                part = inputs[name][first : first + data.distinct]
+                part[...] = np.roll(part, by, axis=1)
+        return inputs
 
     def beyond(self, setting: Setting) -> Mapping[str, Arrays]:
         """See ``Subject``: weights of many sizes, down to a thousandth of the usual."""
