@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import (
@@ -23,6 +22,7 @@ from types import TracebackType
 
 from gpulab import registry
 from gpulab.errors import GpulabError
+from gpulab.formats import threads
 from gpulab.registry import Capability, Case, Dims, NumbaBuild, Param, RawBuild, Variant
 from gpulab.runtime import assembly, cache
 from gpulab.runtime.cache import Store
@@ -59,7 +59,7 @@ class Ahead:
     """
 
     def __init__(self, device: Device, processes: int | None = None) -> None:
-        cores = os.cpu_count() or 1
+        cores = threads.cores()
         if processes is None:
             processes = cores if device.kind == "cuda" and cores >= FEWEST_CORES else 0
         self.device, self.processes = device, processes
