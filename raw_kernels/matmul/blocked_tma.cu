@@ -9,7 +9,9 @@
 //
 // A lies in shared memory as rows of kBlockK floats whose 16-byte pieces TMA exchanges (swizzle),
 // so that 8 neighbouring rows' pieces of one k lie in different banks without padding; B lies as it
-// is. Results are stored through an exclusive-or with zero, which the compiler cannot know to be
+// is. What varies in a thread's addresses is counted in bytes: counted in floats, NVRTC 13.0 keeps
+// no common address of a step and computes one for most reads, in registers that results then
+// miss. Results are stored through an exclusive-or with zero, which the compiler cannot know to be
 // one: without it the 16-byte stores dictate the results' registers, and multiply-adds meet in
 // register banks.
 //
@@ -83,7 +85,7 @@ struct TileRing {
 template <typename Tile>
 float4 load_piece_of_a(const float* row, int fold, int i, int piece) {
     const int at = (piece ^ Tile::fold(Tile::kLanesM * i)) ^ fold;
-    return load4(row + 4 * at + i * Tile::kLanesM * Tile::kBlockK);
+    return load4(offset_bytes(row, 16 * at) + i * Tile::kLanesM * Tile::kBlockK);
 }
 
 // One k: the outer product of a column of A and a row of B, a column of C at a time. The direction
@@ -164,7 +166,7 @@ __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN, kMinBlocks)
     for (int i = 0; i < kThreadM; ++i) frag_a[i] = load_piece_of_a<Tile>(read_a, fold, i, 0);
     load_row_of_b<Tile>(frag_b[0], read_b);
 
-    int stage = 0, parity = 0, offset = 0;   // the stage that is read, its phase, its floats
+    int stage = 0, parity = 0, offset = 0;   // the stage that is read, its phase, its bytes
     for (int step = 0; step < steps; ++step) {
 #pragma unroll
         for (int kk = 0; kk < kBlockK; ++kk) {
@@ -180,16 +182,18 @@ __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN, kMinBlocks)
                 if (lane == 0) ptx::mbarrier_arrive(ring.empty(stage));
                 if (step + 1 < steps) {   // behind the last step, what is read again is not used
                     if (++stage == kStages) stage = 0, parity ^= 1;
-                    offset = stage * (Tile::kStageBytes / 4);
+                    offset = stage * Tile::kStageBytes;
                     ptx::mbarrier_wait(ring.full(stage), parity);
                 }
             }
-            load_row_of_b<Tile>(frag_b[(kk + 1) % 2], read_b + offset + next * kBlockN);
+            load_row_of_b<Tile>(frag_b[(kk + 1) % 2],
+                                offset_bytes(read_b, offset) + next * kBlockN);
             multiply_add<Tile>(acc, frag_a, frag_b[kk % 2], kk);
             if (kk % 4 == 3) {
 #pragma unroll
                 for (int i = 0; i < kThreadM; ++i) {
-                    frag_a[i] = load_piece_of_a<Tile>(read_a + offset, fold, i, next / 4);
+                    frag_a[i] =
+                        load_piece_of_a<Tile>(offset_bytes(read_a, offset), fold, i, next / 4);
                 }
             }
         }
