@@ -40,7 +40,7 @@ struct TmaTile {
     static constexpr int kFloatsA = kBlockM * kBlockK;
     static constexpr int kStageBytes = 4 * (kFloatsA + kBlockK * kBlockN);
 
-    static_assert(kLanesM * kLanesN == 32 && (kLanesM == 4 || kLanesM == 8), "warp is 4x8 or 8x4");
+    static_assert(kLanesM == 8 && kLanesN == 4, "a thread's rows lie a whole swizzle apart");
     static_assert(kThreadN % 4 == 0, "fragments are read 16 bytes at a time");
     static_assert(kBlockK == 16, "rows of A are as wide as the swizzle of 64 bytes");
     static_assert(kWarpM % 8 == 0 && 4 * kFloatsA % 1024 == 0, "the swizzle repeats in 8 rows");
@@ -80,12 +80,11 @@ struct TileRing {
     }
 };
 
-// The next 16-byte piece of the thread's row i of A. `row` is the thread's first row in the stage,
-// `fold` that row's: rows of a thread are kLanesM apart, which a compiler folds by itself.
+// A 16-byte piece of the thread's row i of A. `row` is the thread's first row in the stage, `fold`
+// that of all its rows.
 template <typename Tile>
 float4 load_piece_of_a(const float* row, int fold, int i, int piece) {
-    const int at = (piece ^ Tile::fold(Tile::kLanesM * i)) ^ fold;
-    return load4(offset_bytes(row, 16 * at) + i * Tile::kLanesM * Tile::kBlockK);
+    return load4(offset_bytes(row, 16 * (piece ^ fold)) + i * Tile::kLanesM * Tile::kBlockK);
 }
 
 // One k: the outer product of a column of A and a row of B, a column of C at a time. The direction
@@ -157,7 +156,7 @@ __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN, kMinBlocks)
 
     float4 acc[kThreadM][kThreadN / 4] = {};
     float4 frag_a[kThreadM], frag_b[2][kThreadN / 4];
-    const int fold = Tile::fold(place.row);
+    const int fold = Tile::fold(lane / 2);   // a warp's rows begin with a whole swizzle
     const float* read_a = shared + place.row * kBlockK;
     const float* read_b = shared + Tile::kFloatsA + place.column;
 
@@ -182,9 +181,9 @@ __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN, kMinBlocks)
                 if (lane == 0) ptx::mbarrier_arrive(ring.empty(stage));
                 if (step + 1 < steps) {   // behind the last step, what is read again is not used
                     if (++stage == kStages) stage = 0, parity ^= 1;
-                    offset = stage * Tile::kStageBytes;
                     ptx::mbarrier_wait(ring.full(stage), parity);
                 }
+                offset = stage * Tile::kStageBytes;
             }
             load_row_of_b<Tile>(frag_b[(kk + 1) % 2],
                                 offset_bytes(read_b, offset) + next * kBlockN);
