@@ -9,11 +9,10 @@
 //
 // A lies in shared memory as rows of kBlockK floats whose 16-byte pieces TMA exchanges (swizzle),
 // so that 8 neighbouring rows' pieces of one k lie in different banks without padding; B lies as it
-// is. What varies in a thread's addresses is counted in bytes: counted in floats, NVRTC 13.0 keeps
-// no common address of a step and computes one for most reads, in registers that results then
-// miss. Results are stored through an exclusive-or with zero, which the compiler cannot know to be
-// one: without it the 16-byte stores dictate the results' registers, and multiply-adds meet in
-// register banks.
+// is. What varies in a thread's addresses is counted in bytes: counted in floats, NVRTC 12.9 and
+// 13.0 put 60 more address instructions into a step. Results are stored through an exclusive-or
+// with zero, which the compiler cannot know to be one: without it the 16-byte stores dictate the
+// results' registers, and multiply-adds meet in register banks.
 //
 // Tails: what lies outside of the matrices arrives as zeros, which add exactly nothing, and no
 // result outside of C is stored. Order of the sum: one fused multiply-add per term, k ascending, as

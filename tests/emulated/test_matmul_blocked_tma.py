@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,53 @@ def test_no_tile_spills_and_min_blocks_fit_one_sm(rows: int) -> None:
     shared = chosen.shared_bytes + card.shared_reserved_bytes
     assert chosen.min_blocks * shared <= card.shared_per_sm_bytes
     assert chosen.threads * chosen.thread_m * chosen.thread_n == chosen.block_m * chosen.block_n
+
+
+FFMA = 0x7223
+"""The lower 16 bits of a multiply-add of four registers, which every thread executes."""
+CLOCK_GHZ = 1.98
+"""Of the card while the times in TILES were measured."""
+
+
+def instructions(cubin: bytes) -> list[int]:
+    """The kernel's machine code, 128 bits each: the one section called ``.text.<name>``."""
+    (start,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", cubin, start + i * size) for i in range(count)]
+    strings = sections[names][4]
+    (code,) = (s for s in sections if cubin.startswith(b".text.", strings + s[0]))
+    text = cubin[code[4] : code[4] + code[5]]
+    return [int.from_bytes(text[i : i + 16], "little") for i in range(0, len(text), 16)]
+
+
+def clocks_of_a_step(code: list[int]) -> int:
+    """Clocks in which a scheduler issues a warp's step: one an instruction, one more where a
+    multiply-add reads two registers of one bank (even, odd), two more where three. A register that
+    the multiply-add before keeps at the same place (bits 122 to 124) is not read."""
+    found = [i for i, word in enumerate(code) if word & 0xFFFF == FFMA]
+    clocks, kept = 0, {}
+    for word in code[found[0] : found[-1] + 1]:
+        clocks, before, kept = clocks + 1, kept, {}
+        if word & 0xFFFF == FFMA:
+            read = [(slot, word >> bit & 255) for slot, bit in enumerate((24, 32, 64))]
+            banks = [number % 2 for slot, number in read if before.get(slot) != number]
+            clocks += max(banks.count(0), banks.count(1), 1) - 1
+            kept = {slot: number for slot, number in read if word >> 122 + slot & 1}
+    return clocks
+
+
+@pytest.mark.parametrize("rows", SIZES)
+def test_the_measured_times_are_those_of_the_machine_code(rows: int) -> None:
+    """A tile's four warps lie on the four schedulers: each issues one step of each tile."""
+    spec = CASE.on(1).spec
+    assert spec.build is not None
+    build = spec.build(CASE.variant, HOPPER, SIZES[rows])
+    assert isinstance(build, RawBuild)
+    path = assembly.prepare(build, spec.params(CASE.variant), HOPPER).cubin_path
+    assert path is not None
+    tile = blocked_tma.tile(SIZES[rows], 1)
+    nanoseconds = clocks_of_a_step(instructions(path.read_bytes())) / tile.block_k / CLOCK_GHZ
+    assert nanoseconds == pytest.approx(blocked_tma.TILES[tile], rel=0.03)
 
 
 CHANGES = {
