@@ -38,8 +38,9 @@ MATMUL = "matmul --m 200 --n 336 --k 272"
 RUNS = {
     "wgmma": f"{MATMUL} --kernel wgmma",
     "wgmma_3xtf32": f"{MATMUL} --kernel wgmma_3xtf32",
+    "blocked_tma": f"{MATMUL} --kernel blocked_tma",
     "mma": f"{MATMUL} --kernel mma,mma_3xtf32",
-    "cuda_cores": f"{MATMUL} --kernel simt,blocked,blocked_tma --backend raw",
+    "cuda_cores": f"{MATMUL} --kernel simt,blocked --backend raw",
     **{
         op: f"{op} --rows 5 --cols 4099 --format bf16 --backend raw"
         for op in ("rmsnorm", "layernorm", "softmax", "logsoftmax", "crossentropy")
