@@ -187,9 +187,30 @@ TARGETS = (
 )
 
 
+LIMITS = {
+    "blocked": "The copies into shared memory are instructions of the threads that multiply.",
+    "blocked_tma": "In the last round there are fewer tiles than places: where two of them come to "
+    "one multiprocessor, the launch lasts a tile longer, and so its times are of two kinds. Halves "
+    "of tiles in that round would fit every time (see what was tried).",
+    "wgmma": "The tiles of a round that is not full leave multiprocessors idle, here as in the "
+    "library; sums that are split in K would fill them.",
+}
+"""What keeps a row that misses its target from it, by kernel."""
+
+
+def _spread(r: Record) -> str:
+    """How the times of a row lie, beside what limits it."""
+    t, side = r["time_ms"], r["dims"]["m"]
+    return (
+        f"- {row_name(r)} at {side}: median {number(t['median'], 4)} ms, least "
+        f"{number(t['min'], 4)} ms, nine of ten within {number(t['p90'], 4)} ms. "
+        f"{LIMITS.get(r['kernel'], '')}".rstrip()
+    )
+
+
 def targets(records: Sequence[Record]) -> str:
-    """Each target with what was measured, and by how much it is missed."""
-    lines = []
+    """Each target with what was measured, by how much it is missed, and what limits what misses."""
+    lines, short = [], []
     for target in TARGETS:
         for side in target.sizes:
             cube = [r for r in ran(records) if set(r["dims"].values()) == {side}]
@@ -200,11 +221,16 @@ def targets(records: Sequence[Record]) -> str:
                     said = "no ratio"
                 else:
                     said = missed(got, target.least) or "met"
+                    if said != "met":
+                        short += filter(target.wanted, cube) if target.best else [r]
                 shown = ["" if x is None else f"{x:.3f}" for x in (whole, kernel)]
                 lines.append([str(side), row_name(r), f"{target.least:.2f}", *shown, said])
-    return table("size | row | wanted | vs library | kernel | result", lines, left=2) + (
+    text = table("size | row | wanted | vs library | kernel | result", lines, left=2) + (
         "\nWhere B is transposed first (tf32, fp8) the kernels without that launch are compared.\n"
     )
+    if short:
+        text += "\nWhat misses its target:\n\n" + "\n".join(map(_spread, short)) + "\n"
+    return text
 
 
 def ceilings(records: Sequence[Record]) -> str:

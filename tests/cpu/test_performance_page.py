@@ -83,10 +83,14 @@ def test_a_target_of_several_kernels_asks_the_fastest():
             ("blocked_tma", 8192, 0.7), ("blocked", 8192, 0.9),
         )
     ]  # fmt: skip
-    lines = [x for x in tables.targets(made).splitlines() if "fp32" in x and "raw/" in x]
+    said = tables.targets(made).splitlines()
+    lines = [x for x in said if x.startswith("|") and "raw/" in x]
     assert [x.split(" | ")[1].split()[0] for x in lines] == ["raw/blocked_tma", "raw/blocked"]
     assert "met" in lines[0]
     assert "missed" in lines[1]
+    why = [x.split()[1] for x in said if x.startswith("- ")]
+    assert why == ["raw/blocked_tma", "raw/blocked"], "of the size that misses, both kernels"
+    assert all(" at 8192: median " in x for x in said if x.startswith("- "))
 
 
 def test_the_other_files_have_their_tables(tmp_path):
