@@ -1,21 +1,20 @@
 """What the Numba row kernels share: a block a row, which it reads once and goes over again.
 
 Thread t takes packs t, t + threads, ... The first ``keep`` of them stay in its own places of shared
-memory (no other thread touches them: no barrier), the rest is read again (``numba_sweep``). The
-blocks of a cluster share a row that one block cannot keep.
+memory (no other thread touches them: no barrier), the rest is read again (``numba_sweep``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from gpulab import arch
 from gpulab.formats import storage_dtype
-from gpulab.kernels import numba_async, numba_cluster, row_shape
-from gpulab.kernels.numba_layout import Layout, layout
+from gpulab.kernels import numba_async, row_shape, row_tables
 from gpulab.kernels.numba_pack import Pack, exp2_approx
 from gpulab.kernels.numba_pack import pack as pack_of
 from gpulab.registry import (
@@ -33,6 +32,77 @@ Function = Callable[..., Any]
 
 FULL_WARP = 0xFFFFFFFF
 LOG2_E = np.float32(1.4426950408889634)
+IN_FLIGHT = 4
+"""Packs on their way at once."""
+THREADS_AN_SM = {False: 1280, True: 1024}
+"""Resident ones, without and with a rest: what a thread has of the registers."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a block takes a row.
+
+    Args:
+        vec: elements of a pack.
+        threads: of a block, a power of two, whole warps.
+        keep: packs a thread keeps in shared memory.
+        rest: a thread has more packs than those.
+        arrays: rows read side by side (the residual's beside x).
+        kept_bytes: shared memory of one kept pack.
+        modern: the capability has asynchronous copies, and rounds to bf16 by twos.
+        resident: threads that an SM should hold.
+    """
+
+    vec: int
+    threads: int
+    keep: int
+    rest: bool
+    arrays: int
+    kept_bytes: int
+    modern: bool
+    resident: int
+
+    @property
+    def batches(self) -> int:
+        """Groups of kept packs that are waited for."""
+        return -(-self.keep // IN_FLIGHT)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Threads of a block and blocks of an SM."""
+        return self.threads, max(1, self.resident // self.threads)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory."""
+        return self.keep * self.threads * self.kept_bytes
+
+
+def layout(
+    variant: Variant, capability: Capability, dims: Dims, arrays: int = 1, kept: bool = True
+) -> Layout:
+    """Threads and kept packs of a row: measured with bf16 on an H200.
+
+    A thread has four packs of a short row, of two rows side by side, and otherwise eight; the
+    longest rows take all the shared memory there is. Of rows that are not kept it has sixteen.
+    """
+    beside = (variant.output,) if kept else ()
+    row = row_shape.packs_of(dims["cols"], variant.format, beside, arrays)
+    threads = row_shape.WARP
+    if kept:
+        share = 4 if arrays > 1 or row.count <= 1024 else 8
+        while threads < 1024 and row.count > threads * share:
+            threads *= 2
+    else:
+        threads = max(threads, row_tables.shape(row_tables.ONCE, row, capability).group)
+    card = arch.get(capability)
+    room = card.shared_per_block_bytes - row_shape.static_bytes(threads, 1)
+    wanted = -(-row.count // threads)
+    keep = min(wanted, room // (threads * row.kept_bytes)) if kept else 0
+    rest, modern = keep < wanted, capability >= row_shape.ASYNC
+    held = min(card.max_threads_per_sm, card.max_blocks_per_sm * threads)
+    resident = min(THREADS_AN_SM[rest], held)
+    return Layout(row.elements, threads, keep, rest, arrays, row.kept_bytes, modern, resident)
 
 
 @dataclass(frozen=True)
@@ -60,22 +130,16 @@ class Tools:
         layout: of the block.
         x: packs of x.
         y: packs of y and of the parameters.
-        place: (cols) -> this block's row, first pack and packs of the row. Comes first.
-        member: () -> this thread's number in its row.
-        ready: the first ``add`` or ``larger`` may come.
         copy: one pack of x into shared memory.
         exp: e^d for d <= 0.
-        add: sum over the row of one value; each call names a shared array of its own.
-        larger: maximum over the row.
+        add: sum over the block of one value; each call names a shared array of its own.
+        larger: maximum over the block.
         inline: the decorator that made them.
     """
 
     layout: Layout
     x: Pack
     y: Pack
-    place: Function
-    member: Function
-    ready: Function
     copy: Function
     exp: Function
     add: Function
@@ -87,43 +151,16 @@ class Tools:
         """Packs of x alone."""
         return Source(self.x.load, self.copy, self.x.load, self.x.values)
 
-    def times(self, factor: np.float32) -> Source:
-        """Packs of x alone, their values times ``factor``."""
-        vec, values_of, put = self.layout.vec, self.x.values, self.x.put
-
-        @self.inline
-        def values(held: Any) -> Any:
-            found = values_of(held)
-            for j in range(vec):
-                found = put(found, j, found[j] * factor)
-            return found
-
-        return replace(self.plain, values=values)
-
 
 def tools(variant: Variant, chosen: Layout) -> Tools:
     """The device functions for a variant."""
-    from numba import cuda, uint32, uint64
+    from numba import cuda, uint32
     from numba.cuda import libdevice
 
     inline: Function = cuda.jit(device=True, inline="always")
     exp2 = exp2_approx()
-    parts, lanes = chosen.parts, min(chosen.parts, row_shape.WARP)
+    warps = chosen.threads // row_shape.WARP
     full = np.uint32(FULL_WARP)
-    width, blocks, threads = np.uint64(chosen.vec), chosen.cluster, np.uint64(chosen.threads)
-    exchange = numba_cluster.exchange(inline, chosen.threads // row_shape.WARP, blocks)
-    begin, hand_on, meet = exchange.begin, exchange.hand_on, exchange.meet
-
-    @inline
-    def place(cols: Any) -> Any:
-        begin()
-        row, packs = uint64(cuda.blockIdx.x) // uint64(blocks), uint64(cols) // width
-        return row, row * packs, packs
-
-    @inline
-    def member() -> Any:
-        rank = uint64(cuda.blockIdx.x) % uint64(blocks)
-        return rank * threads + uint64(cuda.threadIdx.x)
 
     @inline
     def exp(d: Any) -> Any:
@@ -136,14 +173,14 @@ def tools(variant: Variant, chosen: Layout) -> Tools:
             while mask < 32:
                 value = combine(value, cuda.shfl_xor_sync(full, value, mask))
                 mask *= 2
-            hand_on(part, value)
-            meet()
-            lane = uint32(cuda.threadIdx.x) % uint32(lanes)
-            value = part[lane]
-            for i in range(lanes, parts, lanes):
-                value = combine(value, part[lane + uint32(i)])
+            # All lanes hold the same bits, and all store them: LLVM may give the two sides of a
+            # branch before a barrier a barrier each, which the lanes of a warp must not have.
+            thread = uint32(cuda.threadIdx.x)
+            part[thread // uint32(32)] = value
+            cuda.syncthreads()
+            value = part[thread % uint32(warps)]
             mask = 1
-            while mask < lanes:
+            while mask < warps:
                 value = combine(value, cuda.shfl_xor_sync(full, value, mask))
                 mask *= 2
             return value
@@ -168,19 +205,7 @@ def tools(variant: Variant, chosen: Layout) -> Tools:
 
     size = chosen.vec * storage_dtype(variant.format).itemsize
     copy = numba_async.copy(size) if chosen.modern and size >= 4 else at_once
-    return Tools(
-        layout=chosen,
-        x=x,
-        y=y,
-        place=place,
-        member=member,
-        ready=exchange.ready,
-        copy=copy,
-        exp=exp,
-        add=reducer(plus),
-        larger=reducer(maximum),
-        inline=inline,
-    )
+    return Tools(chosen, x, y, copy, exp, reducer(plus), reducer(maximum), inline)
 
 
 Make = Callable[[Variant, Layout], Function]
@@ -220,16 +245,11 @@ def declare(
     def build(variant: Variant, capability: Capability, dims: Dims) -> NumbaBuild:
         chosen = shape(variant, capability, dims)
         key = f"{op}_{name}_{variant.contract}_{variant.format}_{variant.output}_{chosen}"
-        return NumbaBuild(lambda: make(variant, chosen), key, chosen.bounds, chosen.cluster)
+        return NumbaBuild(lambda: make(variant, chosen), key, chosen.bounds)
 
     def plan(variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
         chosen = shape(variant, capability, dims)
-        return LaunchPlan(
-            grid=(dims["rows"] * chosen.cluster, 1, 1),
-            block=(chosen.threads, 1, 1),
-            shared_bytes=chosen.shared_bytes,
-            cluster=chosen.cluster,
-        )
+        return LaunchPlan((dims["rows"], 1, 1), (chosen.threads, 1, 1), chosen.shared_bytes)
 
     return register(
         KernelSpec(

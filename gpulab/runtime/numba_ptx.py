@@ -42,7 +42,6 @@ from gpulab.runtime.toolkit import Capability, Toolkit
 
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _DEBUG_INFO = re.compile(r'(!\{\s*i32 )2(, !"Debug Info Version", i32 3\s*\})')
-_BLOCK_BOUND = re.compile(r'!"maxntidx", i32 \d+')
 _COMPILED: dict[str, NumbaPtx] = {}
 _LOWERED: dict[str, Any] = {}
 """Numba's libraries of LLVM modules, from which it emits PTX for any capability."""
@@ -154,7 +153,6 @@ def compile_numba(
         "function": made_of.digest,
         "types": [str(t) for t in types],
         "bounds": list(build.bounds or ()),
-        "cluster": build.cluster,
         "toolkit": kit.stamp,
         "libnvvm": _stamp(toolkit.nvvm(kit.version[0])),
         "nvjitlink": list(nvjitlink.version(kit.version[0]) or ()),
@@ -168,7 +166,7 @@ def compile_numba(
     if store is not None and (found := store.get(name)) is not None:
         ptx, entry = found[0]["kernel.ptx"].decode(), str(found[1]["entry"])
     else:
-        ptx, entry = _compile(function, types, target, kit, cache.key(facts), build)
+        ptx, entry = _compile(function, types, target, kit, cache.key(facts), build.bounds)
         if store is not None:
             notes = {"entry": entry, "source": function.__code__.co_filename, "name": build.key}
             cache.publish(store, name, {"kernel.ptx": ptx.encode()}, notes)
@@ -189,7 +187,7 @@ def _compile(
     target: str,
     kit: Toolkit,
     lowering: str,
-    build: NumbaBuild,
+    bounds: tuple[int, int] | None,
 ) -> tuple[str, str]:
     """PTX and entry. Typing and lowering, nine tenths of the time, are done once for all targets:
     from 7.5 on Numba's front end does not look at the capability (a test compares the two ways)."""
@@ -207,9 +205,8 @@ def _compile(
                     lineinfo=True,
                     cc=cc,
                     abi="numba",
-                    launch_bounds=build.bounds,
+                    launch_bounds=bounds,
                 )[0]
-                _fix_cluster(_LOWERED[lowering], build.cluster)
             library = _LOWERED[lowering]
             library._nvvm_options["fma"] = 0
             if library._linking_files:
@@ -219,14 +216,6 @@ def _compile(
     except NumbaError as error:
         raise _build_error(error, function) from None
     return ptx, str(library._entry_name)
-
-
-def _fix_cluster(library: Any, blocks: int) -> None:
-    """Have the kernel run in clusters of so many blocks along x, for which Numba has no option: a
-    property beside the bound of its blocks (NVVM IR, "Global Property Annotation")."""
-    if blocks > 1:
-        both = rf'\g<0>, !"cluster_dim_x", i32 {blocks}'
-        library._llvm_strs = [_BLOCK_BOUND.sub(both, text) for text in library.llvm_strs]
 
 
 def _link(library: Any, cc: Capability, target: str, kit: Toolkit) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.kernels import numba_layout, numba_row, numba_sweep
+from gpulab.kernels import numba_row, numba_sweep
 from gpulab.kernels.crossentropy.row import FORMATS, SOURCE, params
 from gpulab.kernels.numba_logsum import fold
 from gpulab.kernels.numba_pack import pack
@@ -15,14 +15,14 @@ from gpulab.kernels.row_kernel import variants
 from gpulab.registry import Variant
 
 
-def _make(variant: Variant, chosen: numba_layout.Layout) -> Callable[..., Any]:
+def _make(variant: Variant, chosen: numba_row.Layout) -> Callable[..., Any]:
     """The kernel: x (rows, cols) as stored codes, labels, loss, lse (rows,), rows, cols,
     ignore_index."""
     from numba import cuda, float32, uint32, uint64
     from numba.cuda import libdevice
 
     kit = numba_row.tools(variant, chosen)
-    one, parts, place = pack(variant.format, 1), chosen.parts, kit.place
+    one, warps, width = pack(variant.format, 1), chosen.threads // 32, np.uint64(chosen.vec)
     load, values = one.load, one.values
     take, whole = fold(kit)
     read = numba_sweep.first(kit, kit.plain, take)
@@ -32,11 +32,12 @@ def _make(variant: Variant, chosen: numba_layout.Layout) -> Callable[..., Any]:
         x: Any, labels: Any, loss: Any, lse: Any, rows: Any, cols: Any, ignore_index: Any
     ) -> None:
         kept = cuda.shared.array(0, uint32, alignment=16)
-        maxima = cuda.shared.array(parts, float32)
-        sums = cuda.shared.array(parts, float32)
-        row, start, packs = place(cols)
+        maxima = cuda.shared.array(warps, float32)
+        sums = cuda.shared.array(warps, float32)
+        row = uint64(cuda.blockIdx.x)
+        packs = uint64(cols) // width
         state = (float32(-np.inf), float32(0.0))
-        state = read(state, x, start, packs, kept)
+        state = read(state, x, row * packs, packs, kept)
         largest, total = whole(state, maxima, sums)
         if cuda.threadIdx.x == 0:
             log = libdevice.logf(total)

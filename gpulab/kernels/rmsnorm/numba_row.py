@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.kernels import numba_row, numba_sweep
-from gpulab.kernels.numba_layout import Layout
-from gpulab.kernels.numba_row import Source, Tools
+from gpulab.kernels.numba_row import Layout, Source, Tools
 from gpulab.kernels.rmsnorm.row import KEPT, ROUNDED, SOURCE, params, residual_params
 from gpulab.kernels.row_kernel import NORMS, variants
 from gpulab.registry import Variant
@@ -79,13 +78,9 @@ def _parts(kit: Tools, source: Source) -> tuple[Function, Function, Function]:
         return total
 
     @inline
-    def near(state: Any, at: Any) -> Any:
-        return load(state[1], at)
-
-    @inline
-    def write(state: Any, values: Any, at: Any, near: Any) -> Any:
-        y, _, start, scale, rstd = state
-        factor = values_of(near)
+    def write(state: Any, values: Any, at: Any) -> Any:
+        y, weight, start, scale, rstd = state
+        factor = values_of(load(weight, at))
         for j in range(vec):
             values = put(values, j, values[j] * scale * rstd)
         values = values_of(narrow(values))
@@ -97,24 +92,25 @@ def _parts(kit: Tools, source: Source) -> tuple[Function, Function, Function]:
     return (
         numba_sweep.first(kit, source, square),
         numba_sweep.again(kit, source, small_square),
-        numba_sweep.beside(kit, source, write, near, 1),
+        numba_sweep.again(kit, source, write),
     )
 
 
 def _make(variant: Variant, chosen: Layout) -> Function:
     """The kernel: x (rows, cols), weight (cols,), y as stored codes, rows, cols, eps."""
-    from numba import cuda, float32, uint32
+    from numba import cuda, float32, uint32, uint64
     from numba.cuda import libdevice
 
     kit = numba_row.tools(variant, chosen)
     read, shrunk, finish = _parts(kit, kit.plain)
-    add, parts, place = kit.add, chosen.parts, kit.place
+    add, warps, width = kit.add, chosen.threads // 32, np.uint64(chosen.vec)
 
     def rmsnorm_row(x: Any, weight: Any, y: Any, rows: Any, cols: Any, eps: Any) -> None:
         kept = cuda.shared.array(0, uint32, alignment=16)
-        first = cuda.shared.array(parts, float32)
-        second = cuda.shared.array(parts, float32)
-        _, start, packs = place(cols)
+        first = cuda.shared.array(warps, float32)
+        second = cuda.shared.array(warps, float32)
+        packs = uint64(cols) // width
+        start = uint64(cuda.blockIdx.x) * packs
         total = add(read(float32(0.0), x, start, packs, kept), first)
         scale = float32(1.0)
         if not (total < float32(np.inf)):
@@ -129,13 +125,13 @@ def _make(variant: Variant, chosen: Layout) -> Function:
 
 def _make_residual(variant: Variant, chosen: Layout) -> Function:
     """The kernel: x, residual (rows, cols), weight (cols,), y, residual_out, rows, cols, eps."""
-    from numba import cuda, float32, uint32
+    from numba import cuda, float32, uint32, uint64
     from numba.cuda import libdevice
 
     kit = numba_row.tools(variant, chosen)
     source = _pair(kit, variant.contract == "rounded-sum")
     _, shrunk, finish = _parts(kit, source)
-    add, parts, place = kit.add, chosen.parts, kit.place
+    add, warps, width = kit.add, chosen.threads // 32, np.uint64(chosen.vec)
     vec, store, narrow = chosen.vec, kit.x.store, kit.x.narrow
 
     @kit.inline
@@ -159,9 +155,10 @@ def _make_residual(variant: Variant, chosen: Layout) -> Function:
         eps: Any,
     ) -> None:
         kept = cuda.shared.array(0, uint32, alignment=16)
-        first = cuda.shared.array(parts, float32)
-        second = cuda.shared.array(parts, float32)
-        _, start, packs = place(cols)
+        first = cuda.shared.array(warps, float32)
+        second = cuda.shared.array(warps, float32)
+        packs = uint64(cols) // width
+        start = uint64(cuda.blockIdx.x) * packs
         both = (x, residual)
         state = (float32(0.0), residual_out, start)
         total = add(read(state, both, start, packs, kept)[0], first)

@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.kernels import numba_layout, numba_row, numba_sweep
+from gpulab.kernels import numba_row, numba_sweep
 from gpulab.kernels.numba_logsum import fold
 from gpulab.kernels.row_kernel import SAME, variants
 from gpulab.kernels.softmax.row import SOURCE, params
 from gpulab.registry import Variant
 
 
-def _make(variant: Variant, chosen: numba_layout.Layout) -> Callable[..., Any]:
+def _make(variant: Variant, chosen: numba_row.Layout) -> Callable[..., Any]:
     """The kernel: x (rows, cols), y (rows, cols) as stored codes, rows, cols."""
-    from numba import cuda, float32, uint32
+    from numba import cuda, float32, uint32, uint64
 
     kit = numba_row.tools(variant, chosen)
-    vec, parts, put = chosen.vec, chosen.parts, kit.y.put
-    store, narrow, exp, place = kit.y.store, kit.y.narrow, kit.exp, kit.place
+    vec, warps, put = chosen.vec, chosen.threads // 32, kit.y.put
+    store, narrow, exp, width = kit.y.store, kit.y.narrow, kit.exp, np.uint64(chosen.vec)
 
     @kit.inline
     def write(state: Any, values: Any, at: Any) -> Any:
@@ -36,9 +36,10 @@ def _make(variant: Variant, chosen: numba_layout.Layout) -> Callable[..., Any]:
 
     def softmax_online(x: Any, y: Any, rows: Any, cols: Any) -> None:
         kept = cuda.shared.array(0, uint32, alignment=16)
-        maxima = cuda.shared.array(parts, float32)
-        sums = cuda.shared.array(parts, float32)
-        _, start, packs = place(cols)
+        maxima = cuda.shared.array(warps, float32)
+        sums = cuda.shared.array(warps, float32)
+        packs = uint64(cols) // width
+        start = uint64(cuda.blockIdx.x) * packs
         state = (float32(-np.inf), float32(0.0))
         state = read(state, x, start, packs, kept)
         largest, total = whole(state, maxima, sums)
