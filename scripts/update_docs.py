@@ -23,7 +23,7 @@ RESULTS = ROOT / "docs" / "results"
 MATMUL = (("matmul", 2048), ("matmul_large", 4096))
 """Tables of square products: the file, the size; docs/performance.md has all sizes."""
 SPEEDS = tuple(RESULTS / f"{name}.jsonl" for name in ("rows", "attention"))
-"""What ``gpulab bench`` of row operations and attention saved, each file from one run."""
+"""What ``gpulab bench`` of row operations and attention saved."""
 
 
 def between(text: str, name: str, body: str) -> str:
