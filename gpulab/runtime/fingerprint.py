@@ -34,6 +34,12 @@ class Fingerprint:
     complete: bool
 
 
+def _name(module: ModuleType) -> str:
+    """A module's name. ``numba.types`` stands for ``numba.core.types``: which of the two an import
+    gives depends on what was imported before."""
+    return module.__name__.replace("numba.core.", "numba.")
+
+
 def python_function(value: Any) -> Any:
     """The function in a ``@cuda.jit`` object or a Numba intrinsic; anything else as it is."""
     return getattr(value, "py_func", getattr(value, "__wrapped__", value))
@@ -51,7 +57,7 @@ class _Walk:
             self.parts.append(f"{name}: function")
             self.function(function)
         elif isinstance(value, ModuleType):
-            self.parts.append(f"{name}: module {value.__name__}")
+            self.parts.append(f"{name}: module {_name(value)}")
         elif isinstance(value, type) or _versioned(getattr(value, "__module__", None)):
             text = f"{getattr(value, '__module__', '')} {_ADDRESS.sub('', repr(value))}"
             self.parts.append(f"{name}: {text}")

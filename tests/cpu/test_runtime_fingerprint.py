@@ -111,3 +111,13 @@ def test_what_an_intrinsic_closes_over_counts():
     found = [fingerprint(reading(*each)) for each in (("e4m3", 2), ("e5m2", 2), ("e5m2", 1))]
     assert len({each.digest for each in found}) == 3
     assert all(each.complete for each in found)
+
+
+def test_numbas_two_names_of_a_module_are_one():
+    """Which of them an import gives depends on what was imported before."""
+
+    def of(module):
+        return fingerprint(kernel(SCALE=module)).digest
+
+    alias, core, other = map(types.ModuleType, ("numba.types", "numba.core.types", "numba.cuda"))
+    assert of(alias) == of(core) != of(other)
