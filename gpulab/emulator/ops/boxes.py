@@ -20,7 +20,7 @@ from gpulab.emulator.faults import fault, place_of
 from gpulab.emulator.landings import Landing, landings_of, stores_of
 from gpulab.emulator.observe import Boxes
 from gpulab.emulator.ops.memory import address_of, offsets
-from gpulab.emulator.ops.registry import Env, Op, effect, spelled, stop
+from gpulab.emulator.ops.registry import Env, Op, effect, literal, spelled, stop
 from gpulab.emulator.ptx.nodes import Imm, Instr, Mem, Operand
 from gpulab.emulator.spaces import GLOBAL_BASE
 from gpulab.emulator.tensormap import BYTES, TensorMap, swizzle_bits
@@ -87,10 +87,7 @@ def _grouped(instr: Instr) -> Op:
     spelled(instr, r"cp\.async\.bulk\.(commit_group|wait_group(\.read)?)")
     if instr.modifiers[2] == "commit_group":
         return effect(instr, lambda state, _i, mask: stores_of(state).commit(mask), (), ())
-    (newest,) = instr.operands
-    if not isinstance(newest, Imm):
-        stop(instr, "a literal is needed")
-    count = newest.bits
+    count = literal(instr)
     return effect(instr, lambda state, _i, mask: stores_of(state).wait(mask, count), (), ())
 
 

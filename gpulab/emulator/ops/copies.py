@@ -16,7 +16,7 @@ import numpy as np
 
 from gpulab.emulator import access, inflight, spaces
 from gpulab.emulator.ops.memory import CACHE_WORDS, address_of, offsets
-from gpulab.emulator.ops.registry import Env, Op, effect, family, only, spelled, stop
+from gpulab.emulator.ops.registry import Env, Op, effect, family, literal, only, spelled, stop
 from gpulab.emulator.ptx.nodes import Imm, Instr, Operand, Reg
 from gpulab.emulator.values import U32, Array, Mask
 
@@ -110,10 +110,7 @@ def _cp(instr: Instr, env: Env) -> Op:
             instr, lambda state, _i, mask: copies_of(state).wait(state, mask, None), (), ()
         )
     if words[1] == "wait_group":
-        (newest,) = instr.operands
-        if not isinstance(newest, Imm):
-            stop(instr, "a literal is needed")
-        count = newest.bits
+        count = literal(instr)
         return effect(
             instr, lambda state, _i, mask: copies_of(state).wait(state, mask, count), (), ()
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from gpulab.emulator.ptx.linker import Kernel
-from gpulab.emulator.ptx.nodes import Instr, Operand, Reg, Sink, Vec
+from gpulab.emulator.ptx.nodes import Imm, Instr, Operand, Reg, Sink, Vec
 from gpulab.errors import BuildError
 
 
@@ -151,6 +151,18 @@ def effect(
 ) -> Op:
     """A context op without results."""
     return Op(function, reads, (), sources, (), context=True)
+
+
+def literal(instr: Instr) -> int:
+    """The only operand of an instruction that takes a number as written.
+
+    Raises:
+        BuildError: it is none.
+    """
+    (only,) = instr.operands
+    if not isinstance(only, Imm):
+        stop(instr, "a literal is needed")
+    return only.bits
 
 
 def elements(operand: Operand) -> tuple[Operand, ...]:

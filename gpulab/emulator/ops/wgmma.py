@@ -27,6 +27,7 @@ from gpulab.emulator.ops.registry import (
     effect,
     elements,
     family,
+    literal,
     result_registers,
     spelled,
     stop,
@@ -83,10 +84,7 @@ def _wgmma(instr: Instr, env: Env) -> Op:
         return effect(instr, lambda state, _i, mask: None, (), ())
     if instr.modifiers[0] == "commit_group":
         return effect(instr, lambda state, _i, mask: products_of(state).commit(mask), (), ())
-    (newest,) = instr.operands
-    if not isinstance(newest, Imm):
-        stop(instr, "a literal is needed")
-    count = newest.bits
+    count = literal(instr)
     return effect(instr, lambda state, _i, mask: products_of(state).wait(mask, count), (), ())
 
 
