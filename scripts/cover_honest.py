@@ -1,9 +1,10 @@
-"""Judge every real kernel on the emulated device over families, seeds and sizes. Needs no card.
+"""Judge every real kernel over families, seeds and sizes, on the emulated device or on a card.
 
     python scripts/cover_honest.py                      # 9.0: every pair of values, hours of CPU
     python scripts/cover_honest.py --ops softmax,rmsnorm --capability 9.0,8.9,8.0,7.5
     python scripts/cover_honest.py --ops matmul --full  # the whole product
     python scripts/cover_honest.py --share 3/8 --lines build/cover_3.jsonl   # over eight processes
+    python scripts/cover_honest.py --device cuda        # the same cases of a card's own capability
 
 With --share the lines alone are written: put the files of all shares together, then run without.
 
@@ -48,7 +49,11 @@ from gpulab.numerics.verdict import Judgement, json_number
 from gpulab.registry import Capability, Case
 
 ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "docs" / "results" / "honest_emulated.jsonl"
+OUT = {
+    "emulated": ROOT / "docs" / "results" / "honest_emulated.jsonl",
+    "cuda": ROOT / "docs" / "results" / "honest_card.jsonl",
+}
+"""Where the summary goes, by device."""
 LINES = ROOT / "build" / "cover_honest.jsonl"
 CACHE_BYTES = 2 << 30
 EVERY_S = 30
@@ -66,12 +71,14 @@ class Job:
         capability: of the emulated device.
         space: where the case comes from.
         values: of its factors.
+        device: what runs it, ``emulated`` or ``cuda``.
     """
 
     case: Case
     capability: Capability
     space: Space
     values: Values
+    device: str = "emulated"
 
     @property
     def dims(self) -> Dims:
@@ -81,19 +88,24 @@ class Job:
     def key(self) -> str:
         """What tells a line from all others."""
         kernel = (self.case.spec.op, self.case.label, text(self.capability), self.space.name)
-        return json.dumps([*kernel, self.values])
+        return json.dumps([self.device, *kernel, self.values])
 
 
 def key_of(line: Line) -> str:
     """The key of the job that a line is of."""
-    return json.dumps([line["op"], line["kernel"], line["capability"], line["space"], line["case"]])
+    names = ("device", "op", "kernel", "capability", "space", "case")
+    return json.dumps([line[name] for name in names])
 
 
 def jobs(
-    cases: Iterable[Case], capabilities: Sequence[Capability], *, full: bool = False
+    cases: Iterable[Case],
+    capabilities: Sequence[Capability],
+    *,
+    full: bool = False,
+    device: str = "emulated",
 ) -> Iterator[Job]:
     """Everything to run, the cheap first, then what no list of sizes asks for, long rows last;
-    kernels that share inputs follow each other."""
+    kernels that share inputs follow each other. On a card, what the emulated device runs too."""
     arrays = Arrays()
     found: list[tuple[Any, Job]] = []
     for number, case in enumerate(cases):
@@ -103,7 +115,7 @@ def jobs(
                     continue
                 before = capabilities[: capabilities.index(capability)]
                 for values in arrays.cases(space, case, capabilities[0], full=full):
-                    job = Job(case, capability, space, values)
+                    job = Job(case, capability, space, values, device)
                     if case.refusal(capability, "emulated", job.dims) is None and not _known(
                         job, before
                     ):
@@ -140,6 +152,7 @@ class Bench:
         """The line of a job."""
         case, started = job.case, time.process_time()
         line: Line = {
+            "device": job.device,
             "op": case.spec.op,
             "kernel": case.label,
             "capability": text(job.capability),
@@ -154,7 +167,7 @@ class Bench:
         return line | {"cpu_s": round(time.process_time() - started, 3)}
 
     def _judge(self, job: Job) -> Judgement:
-        case, where = job.case, device(job.capability)
+        case, where = job.case, device(job.capability, job.device)
         if job.dims != self.dims:
             self.dims, self.runners = job.dims, {}
         name = (case.spec.op + case.label, job.capability)
@@ -249,9 +262,10 @@ def cover(
     *,
     full: bool = False,
     limit_s: float | None = None,
+    device: str = "emulated",
 ) -> tuple[list[Line], int]:
     """Run all cases of the kernels; their summaries and the exit code."""
-    wanted = list(jobs(cases, capabilities, full=full))
+    wanted = list(jobs(cases, capabilities, full=full, device=device))
     known = run_all(wanted, lines, limit_s)
     expected: dict[tuple[str, str, str], list[tuple[Job, Line | None]]] = {}
     for job in wanted:
@@ -264,10 +278,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ops", default=",".join(OPS))
     parser.add_argument("--kernel", default=None, help="only kernels of these names")
+    parser.add_argument("--device", choices=sorted(OUT), default="emulated")
     parser.add_argument("--capability", default="9.0", help="one or several, the main one first")
     parser.add_argument("--full", action="store_true", help="every family, seed and size")
     parser.add_argument("--lines", type=Path, default=LINES)
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--share", default=None, help="I/N: only every Nth case, from the Ith on")
     parser.add_argument("--limit-s", type=float, default=None, help="stop after so many seconds")
     given = parser.parse_args(argv)
@@ -279,19 +294,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         cases = [
             case for op in given.ops.split(",") for case in registry.cases(op, kernel=given.kernel)
         ]
+        where = [device(capability, given.device) for capability in capabilities]
+        options: dict[str, Any] = {"full": given.full, "device": given.device}
         if given.share is not None:
-            share = list(jobs(cases, capabilities, full=given.full))[share_of(given.share)]
+            share = list(jobs(cases, capabilities, **options))[share_of(given.share)]
             known = run_all(share, given.lines, given.limit_s)
             return int(any(job.key not in known for job in share)) * 3
         found_lines, code = cover(
-            cases, capabilities, given.lines, full=given.full, limit_s=given.limit_s
+            cases, capabilities, given.lines, limit_s=given.limit_s, **options
         )
     except (GpulabError, ValueError) as error:
         print(f"cover_honest: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 2)
-    around = environment(device(capabilities[0]))
-    head = {"schema": 1, "kind": "run", "full": given.full, "environment": around}
-    given.out.write_text("".join(json.dumps(line) + "\n" for line in (head, *found_lines)))
+    head = {"schema": 1, "kind": "run", "full": given.full, "environment": environment(where[0])}
+    (given.out or OUT[given.device]).write_text(
+        "".join(json.dumps(line) + "\n" for line in (head, *found_lines))
+    )
     print(table(found_lines))
     return code
 

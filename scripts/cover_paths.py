@@ -10,7 +10,8 @@ from typing import Any
 from gpulab.numerics import tensorcore
 from gpulab.registry import Capability, Case, Dims, NumbaBuild, Param, RawBuild
 from gpulab.runtime import assembly
-from gpulab.runtime.emulated import EmulatedDevice
+from gpulab.runtime.device import Device
+from gpulab.runtime.select import open_device
 
 
 class Shared:
@@ -32,8 +33,14 @@ def text(capability: Capability) -> str:
 
 
 @cache
-def device(capability: Capability) -> EmulatedDevice:
-    return EmulatedDevice(capability)
+def device(capability: Capability, kind: str = "emulated") -> Device:
+    """The device of a kind, opened once.
+
+    Raises:
+        DeviceMissingError: there is no usable card.
+        UsageError: the card has another capability.
+    """
+    return open_device(kind, capability=capability)
 
 
 @cache

@@ -20,7 +20,7 @@ from cover_spaces import OPS, SEEDS, Arrays, Space, families, spaces
 from covering import covering, uncovered
 
 from gpulab import registry
-from gpulab.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, FaultError
+from gpulab.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, DeviceMissingError, FaultError
 
 NINE = [(9, 0)]
 sizes = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 5), min_size=2, max_size=6)
@@ -150,6 +150,36 @@ def test_shares_together_are_every_case_once(shares):
 def test_a_share_that_is_none_is_refused(share, capsys):
     assert cover_honest.main(["--ops", "softmax", "--share", share]) == 2
     assert "cover_honest: " in capsys.readouterr().err
+
+
+def test_a_line_of_one_device_says_nothing_of_another(tmp_path, monkeypatch):
+    cases, path = [of("softmax", "online", "bf16")], tmp_path / "lines.jsonl"
+    emulated = list(cover_honest.jobs(cases, NINE))
+    on_card = list(cover_honest.jobs(cases, NINE, device="cuda"))
+    assert [job.values for job in on_card] == [job.values for job in emulated]
+    monkeypatch.setattr(cover_honest.Bench, "run", lambda self, job: {**json.loads(line_of(job)),
+                        "verdict": "PASS", "lesson": False, "cpu_s": 0.0})  # fmt: skip
+    half = emulated[::2]
+    assert set(cover_honest.run_all(half, path)) == {job.key for job in half}
+    known = cover_honest.run_all(on_card, path)
+    assert {job.key for job in half} | {job.key for job in on_card} == set(known)
+
+
+def line_of(job):
+    """The line that the key of a job is made of."""
+    names = ("device", "op", "kernel", "capability", "space", "case")
+    return json.dumps(dict(zip(names, json.loads(job.key), strict=True)))
+
+
+def test_without_a_card_there_is_nothing_to_cover_on_it(capsys, tmp_path, monkeypatch):
+    def missing(*_, **__):
+        raise DeviceMissingError("no NVIDIA driver is installed", fix="install it")
+
+    monkeypatch.setattr(cover_paths, "open_device", missing)
+    code = cover_honest.main(["--device", "cuda", "--ops", "softmax", "--out", str(tmp_path / "o")])
+    assert code == DeviceMissingError.exit_code
+    assert "cover_honest: " in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.usefixtures("small")
