@@ -1,7 +1,7 @@
-"""Tensor copies on their way: each is made as late as a card may make it.
+"""Tensor copies and asynchronous stores on their way: each is made as late as a card may make it.
 
-A load lands when its block waits for its mbarrier, which counts it then; until then its bytes must
-not be read. A store reads shared memory when its thread waits for it, or at the end of the kernel:
+What an mbarrier counts lands when the block that has it waits there; until then its bytes must not
+be read. A store reads shared memory when its thread waits for it, or at the end of the kernel:
 what was overwritten meanwhile shows as wrong numbers.
 """
 
@@ -21,7 +21,8 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class Landing:
-    """A load on its way: words (n, C) to ``rows`` of the memory of the blocks in ``columns``."""
+    """A load, or a store to another block, on its way: words (n, C) to ``rows`` of the shared
+    memory of the blocks in ``columns``."""
 
     rows: Ints
     columns: Ints
@@ -34,7 +35,7 @@ class Landing:
 
 
 class Landings:
-    """Loads of a chunk that have not landed, by the offset of their mbarrier."""
+    """What has not landed in a chunk, by the offset of its mbarrier."""
 
     def __init__(self) -> None:
         self._open: dict[int, list[Landing]] = {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from cudacase import run
 
-from gpulab.errors import FaultError, UsageError
+from gpulab.errors import FaultError, KernelTimeoutError, UsageError
 
 I = np.int32
 RING = """extern "C" __global__ void __cluster_dims__(DIMS) kernel(int* o, int spread) {
@@ -80,3 +82,90 @@ def test_a_rank_outside_the_cluster_is_a_fault() -> None:
         run(source, [np.zeros(256, I), 0], grid=(4,), block=(64,), capability=(9, 0))
     assert caught.value.details["fault"] == "out_of_bounds"
     assert caught.value.details["block"] == [1, 0, 0]
+
+
+SENT = """extern "C" __global__ void __cluster_dims__(4, 1, 1) kernel(unsigned* o) {
+  __shared__ alignas(16) unsigned box[2][4][4 * N];
+  __shared__ alignas(8) unsigned long long full[2];
+  unsigned rank, me = threadIdx.x;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  unsigned bar = (unsigned)__cvta_generic_to_shared(full);
+  if (me < 2) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar + 8 * me) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  for (unsigned turn = 0; turn < 4; ++turn) {
+    unsigned at = bar + 8 * (turn % 2), parity = turn / 2;
+    if (me == 0) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                              :: "r"(at), "r"(4 * 4 * BYTES) : "memory");
+    if (me < 16) {
+      unsigned to = me / 4, here = (unsigned)__cvta_generic_to_shared(&box[turn % 2][rank][me % 4 * N]);
+      unsigned value = 1000 * turn + 100 * (blockIdx.x + 1) + me;
+      unsigned there, counted;
+      asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(to));
+      asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(at), "r"(OTHER));
+      SEND
+    }
+    if (WAIT) asm volatile("{.reg .pred p;\\nL: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\\n"
+                           "@!p bra L;}" :: "r"(at), "r"(parity) : "memory");
+    if (me < 16 * N) o[(blockIdx.x * 4 + turn) * 16 * N + me] = box[turn % 2][me / (4 * N)][me % (4 * N)];
+    __syncthreads();
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  }
+}"""  # noqa: E501
+ASYNC = "st.async.shared::cluster.mbarrier::complete_tx::bytes"
+SENDS = {
+    "b32": (1, f'"{ASYNC}.b32 [%0], %2, [%1];" :: "r"(there), "r"(counted), "r"(value)'),
+    "v2.b32": (2, f'"{ASYNC}.v2.b32 [%0], {{%2, %3}}, [%1];" :: "r"(there), "r"(counted), '
+               '"r"(value), "r"(~value)'),
+    "v4.b32": (4, f'"{ASYNC}.v4.b32 [%0], {{%2, %3, %3, %2}}, [%1];" :: "r"(there), "r"(counted), '
+               '"r"(value), "r"(~value)'),
+    "b64": (2, f'"{ASYNC}.b64 [%0], %2, [%1];" :: "r"(there), "r"(counted), '
+            '"l"(((unsigned long long)~value << 32) | value)'),
+}  # fmt: skip
+
+
+def sent(form: str, **changed: str) -> np.ndarray:
+    """What blocks of two clusters of 4 got, (block, turn, from, lane, word)."""
+    words, send = SENDS[form]
+    source = SENT.replace("SEND", f'asm volatile({send} : "memory");')
+    usual = {"BYTES": "(4 * N)", "N": str(words), "OTHER": "to", "WAIT": "1"}
+    for name, value in (usual | changed).items():
+        source = re.sub(rf"\b{name}\b", value, source)
+    got = run(
+        source, [np.zeros(8 * 4 * 16 * words, np.uint32)], grid=(8,), block=(64,),
+        capability=(9, 0), budget=20000,
+    ).arrays[0]  # fmt: skip
+    return got.reshape(8, 4, 4, 4, words)
+
+
+@pytest.mark.parametrize("form", SENDS)
+def test_asynchronous_stores_arrive_where_and_when_their_mbarrier_says(form: str) -> None:
+    got = sent(form)
+    for block, turn, source, lane in np.ndindex(got.shape[:4]):
+        first, to = block // 4 * 4, block % 4
+        value = np.uint32(1000 * turn + 100 * (first + source + 1) + 4 * to + lane)
+        want = {"b32": [value], "v2.b32": [value, ~value], "b64": [value, ~value],
+                "v4.b32": [value, ~value, ~value, value]}[form]  # fmt: skip
+        assert got[block, turn, source, lane].tolist() == [int(w) for w in want]
+
+
+def test_bytes_of_an_asynchronous_store_must_be_waited_for() -> None:
+    with pytest.raises(FaultError, match="not waited for"):
+        sent("b32", WAIT="0")
+
+
+def test_fewer_bytes_than_announced_never_end_a_wait() -> None:
+    with pytest.raises(KernelTimeoutError):
+        sent("b32", BYTES="5")
+
+
+def test_an_mbarrier_counts_what_lies_in_its_own_block() -> None:
+    with pytest.raises(FaultError, match="in different blocks"):
+        sent("b32", OTHER="(to + 1) % 4")
+
+
+def test_an_asynchronous_store_outside_of_the_cluster_is_a_fault() -> None:
+    with pytest.raises(FaultError, match="of a cluster of 4"):
+        sent("b32", OTHER="4")

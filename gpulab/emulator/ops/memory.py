@@ -243,6 +243,10 @@ def _entry_param(address: Mem, raw: str, writes: tuple[str, ...], results: Any, 
 
 @family("st")
 def _st(instr: Instr, env: Env) -> Op:
+    if instr.modifiers[0] == "async":
+        from gpulab.emulator.ops import remote
+
+        return remote.store(instr, env)
     count, kind = _shape_of(instr)
     space = space_of(instr.modifiers)
     items = elements(instr.operands[1])
