@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from statistics import median
+from typing import NamedTuple
 
-from performance_tables import Record, missed, number, ran, row_name, span, table
+from performance_tables import Record, missed, ran, row_name, span, table
 
-from gpulab import arch, ops, registry
+from gpulab import ops, registry
 from gpulab.formats import get
 
 ROW_OPS = ("rmsnorm", "layernorm", "softmax", "logsoftmax", "crossentropy")
@@ -19,6 +19,27 @@ ROW_FORMAT, LEAST_BYTES = "bf16", 64_000_000
 
 Key = tuple[str, str]
 """Operation and row."""
+
+
+class Column(NamedTuple):
+    """Columns of the rows, and of larger arrays than the least that count also their bytes."""
+
+    cols: int
+    larger: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.cols} ({self.larger >> 20} MiB)" if self.larger else str(self.cols)
+
+
+def _column(record: Record) -> Column:
+    size = _array_bytes(record)
+    return Column(record["dims"]["cols"], size if size >= 2 * LEAST_BYTES else 0)
+
+
+def _array_bytes(record: Record) -> int:
+    dims = record["dims"]
+    return int(dims["rows"] * dims["cols"] * get(record["format"]).bits // 8)
+
 
 MECHANISMS = {
     "layernorm": "Where they do not stay in registers, weight and bias come from L2 for every "
@@ -50,22 +71,21 @@ def _share(record: Record | None) -> float | None:
 
 def _counts(record: Record) -> bool:
     """Whether the target is for this record."""
-    dims = record["dims"]
-    size = dims["rows"] * dims["cols"] * get(record["format"]).bits // 8
-    return record["format"] == ROW_FORMAT and size >= LEAST_BYTES and dims["cols"] in ROW_COLUMNS
+    enough = _array_bytes(record) >= LEAST_BYTES
+    return record["format"] == ROW_FORMAT and enough and record["dims"]["cols"] in ROW_COLUMNS
 
 
-def _result(at: dict[int, Record], least: float) -> str:
+def _result(at: dict[Column, Record], least: float) -> str:
     """Met, or what is missed where; and the columns that are not recorded."""
-    counted = {cols: r for cols, r in sorted(at.items()) if _counts(r)}
+    counted = {column: r for column, r in sorted(at.items()) if _counts(r)}
     said = []
-    for cols, r in counted.items():
+    for column, r in counted.items():
         got = _share(r)
         text = (r["verdict"] if got is None else missed(got, least)) or ""
-        said += [f"{text} at {cols}"] if text else []
+        said += [f"{text} at {column}"] if text else []
     if counted and not said:
         said.append("met")
-    absent = [str(c) for c in ROW_COLUMNS if c not in counted]
+    absent = [str(c) for c in ROW_COLUMNS if Column(c) not in counted]
     if absent:
         said.append(f"not recorded at {', '.join(absent)}")
     return "; ".join(said)
@@ -73,10 +93,10 @@ def _result(at: dict[int, Record], least: float) -> str:
 
 def row_operations(records: Sequence[Record]) -> str:
     """Shares of the bandwidth by operation, row and columns, against the targets."""
-    there: dict[Key, dict[int, Record]] = defaultdict(dict)
+    there: dict[Key, dict[Column, Record]] = defaultdict(dict)
     for r in sorted(ran(records), key=_counts):  # what counts stands, not a smaller array
-        there[r["op"], row_name(r)][r["dims"]["cols"]] = r
-    columns = sorted({*ROW_COLUMNS, *(c for at in there.values() for c in at)})
+        there[r["op"], row_name(r)][_column(r)] = r
+    columns = sorted({*map(Column, ROW_COLUMNS), *(c for at in there.values() for c in at)})
     wanted = [key for op in ROW_OPS for key in expected(op)]
     lines = []
     for key in sorted(dict.fromkeys((*wanted, *there)), key=lambda key: ROW_OPS.index(key[0])):
@@ -90,7 +110,8 @@ def row_operations(records: Sequence[Record]) -> str:
     about = (
         "Share of the bandwidth of a copy (cross entropy: of a read) of as many bytes, timed in "
         "turns with the row, by columns; in bold what misses its target. Targets are for "
-        f"{ROW_FORMAT} arrays of {LEAST_BYTES // 10**6} MB and more.\n\n"
+        f"{ROW_FORMAT} arrays of {LEAST_BYTES // 10**6} MB and more: where no size is given, of "
+        f"less than {2 * LEAST_BYTES // 10**6}.\n\n"
     )
     return about + table(head, lines, left=2) + "\n" + _row_limits(there)
 
@@ -105,7 +126,7 @@ def _cell(record: Record | None, least: float | None) -> str:
     return f"**{got:.3f}**" if bold else f"{got:.3f}"
 
 
-def _row_limits(there: dict[Key, dict[int, Record]]) -> str:
+def _row_limits(there: dict[Key, dict[Column, Record]]) -> str:
     """What limits each row: the memory where it comes near it, else what the others show."""
     shares = {
         (key, cols): share
@@ -134,9 +155,9 @@ def _row_limits(there: dict[Key, dict[int, Record]]) -> str:
 
 def _reason(
     key: Key,
-    far: dict[int, float],
-    shares: dict[tuple[Key, int], float],
-    there: dict[Key, dict[int, Record]],
+    far: dict[Column, float],
+    shares: dict[tuple[Key, Column], float],
+    there: dict[Key, dict[Column, Record]],
 ) -> str:
     """What the rows that move as many bytes show about one that stays away from the bandwidth."""
     allowed: dict[str, list[str]] = defaultdict(list)
@@ -183,128 +204,3 @@ def _listed(found: dict[str, list[str]]) -> str:
 
 def _with(room: str | None) -> str:
     return f", with {room}" if room else ""
-
-
-def _shape(record: Record) -> str:
-    """``streamed, threads 512, packs 8, ring 3``: zeros, and ones that are usual, left out."""
-    usual = {"rows": 1, "cluster": 1, "shared": 0, "regs": 0}
-    shape = record["shape"]
-    parts = [f"{k} {v}" for k, v in shape.items() if k != "holds" and usual.get(k) != v]
-    return "; ".join([", ".join([shape["holds"], *parts]), *record.get("changes", ())])
-
-
-def rows_an_sm(shape: Record) -> float:
-    """Rows that an SM works on at a time."""
-    return float(shape["rows"] * shape["blocks"] / shape["cluster"])
-
-
-Tried = dict[tuple[str, str, int], list[Record]]
-"""By operation, format and columns."""
-
-
-def _best(records: Sequence[Record]) -> tuple[Tried, dict[tuple[str, str, int], Record]]:
-    tried: Tried = defaultdict(list)
-    for r in records:
-        tried[r["op"], r["format"], r["cols"]].append(r)
-    return tried, {key: max(found, key=lambda r: r["fraction"]) for key, found in tried.items()}
-
-
-def row_shapes(records: Sequence[Record]) -> str:
-    """The best of the tried shapes by operation and columns, and what the rest came to."""
-    least_bytes, *larger = sorted({r["array_bytes"] for r in records})
-    tried, best = _best([r for r in records if r["array_bytes"] == least_bytes])
-    others = {size: _best([r for r in records if r["array_bytes"] == size])[1] for size in larger}
-    lines = []
-    for key, found in tried.items():
-        r, least = best[key], min(x["fraction"] for x in found)
-        lines.append([
-            f"{key[0]} {key[1]}", str(key[2]), _shape(r), str(len(found)),
-            f"{r['fraction']:.3f} {r['of']}", f"{least:.3f}", number(rows_an_sm(r["shape"])),
-            str(r["registers"]), str(r["spill_bytes"]),
-            *(f"{at[key]['fraction']:.3f}" if key in at else "" for at in others.values()),
-        ])  # fmt: skip
-    head = "operation | columns | best shape | tried | share | worst | rows an SM | registers"
-    head += " | spill bytes" + "".join(f" | best at {size >> 20} MiB" for size in larger)
-    about = f"Arrays of {least_bytes >> 20} MiB where nothing else is said.\n\n"
-    text = f"{about}{table(head, lines, left=3)}\n{_shape_limits(best)}"
-    return text + _larger(best, others) + _changes(records)
-
-
-def _larger(
-    best: dict[tuple[str, str, int], Record], others: dict[int, dict[tuple[str, str, int], Record]]
-) -> str:
-    """How shares go with the size of the arrays."""
-    text = ""
-    for size, at in others.items():
-        more = [at[key]["fraction"] - r["fraction"] for key, r in best.items() if key in at]
-        if more:
-            text += (
-                f"\nIn arrays of {size >> 20} MiB the best share is higher for "
-                f"{sum(x > 0 for x in more)} of {len(more)} rows, at the median by "
-                f"{median(more):.3f}: the fewer turns a block has, the more of a launch is its "
-                "start and its end, when fewer bytes are on their way.\n"
-            )
-    return text
-
-
-def _changes(records: Sequence[Record]) -> str:
-    """What changes of the sources did to the share of the same shape, beside a yardstick."""
-
-    def of(r: Record, changes: Sequence[str]) -> tuple[object, ...]:
-        shape = tuple(r["shape"].items())
-        return r["op"], r["format"], r["cols"], r["array_bytes"], shape, tuple(changes)
-
-    beside = [r for r in records if "yardstick_gb_per_s" in r]
-    shares = {of(r, r.get("changes", ())): r["fraction"] for r in beside}
-    ratios: dict[str, list[float]] = defaultdict(list)
-    for r in beside:
-        for change in r.get("changes", ()):
-            without = shares.get(of(r, [c for c in r["changes"] if c != change]))
-            if without:
-                ratios[change].append(r["fraction"] / without)
-    lines = [
-        f"- {change}: higher in {sum(x > 1 for x in found)} of {len(found)}; {span(*found)} times "
-        f"as much, median {median(found):.3f}"
-        for change, found in sorted(ratios.items())
-    ]
-    if not lines:
-        return ""
-    return (
-        "\nBlocks of a cluster hand partial results on at the cluster's barrier where nothing else "
-        "is said. Its arrival compiles to MEMBAR.ALL.GPU, which waits for the stores of the row "
-        "before, its wait to CCTL.IVALL, which empties the L1. Shares with changed sources, and "
-        "those of the same shape without the change:\n\n" + "\n".join(lines) + "\n"
-    )
-
-
-def _shape_limits(best: dict[tuple[str, str, int], Record]) -> str:
-    """How shares go with the rows that an SM holds, and where no tried shape is enough."""
-    groups: dict[str, list[Record]] = defaultdict(list)
-    for r in best.values():
-        if r["of"] == "copy":
-            held = rows_an_sm(r["shape"])
-            groups["two rows or more" if held >= 2 else "one" if held >= 1 else "less"].append(r)
-    parts = [
-        f"{name}: {span(*(r['fraction'] for r in groups[name]))}, "
-        f"median {median(r['fraction'] for r in groups[name]):.3f} ({len(groups[name])})"
-        for name in ("two rows or more", "one", "less")
-        if groups[name]
-    ]
-    text = f"Best shares of a copy by what an SM works on at a time; {'; '.join(parts)}."
-    if groups["one"] or groups["less"]:
-        row = arch.get(arch.parse(next(iter(best.values()))["environment"]["capability"]))
-        widest = max(r["cols"] * get(r["format"]).bits // 8 for r in best.values()) >> 10
-        room = (row.registers_per_sm * 4 + row.shared_per_sm_bytes) >> 10
-        text += (
-            " The fewer rows there are, the fewer bytes move while one waits for its sums. The "
-            f"longest row takes {widest} KiB; registers and shared memory of an SM hold {room}."
-        )
-    least = ROW_TARGETS["raw"]
-    short = [
-        f"{op} at {cols} ({r['fraction']:.3f})"
-        for (op, _, cols), r in best.items()
-        if r["fraction"] < least
-    ]
-    if short:
-        return text + f"\n\nNo shape that was tried comes to {least}: {', '.join(short)}.\n"
-    return text + f"\n\nSome shape comes to {least} everywhere.\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import performance_attention as attention
+import performance_row_shapes as shapes
 import performance_rows as rows
 import performance_tables as tables
 
@@ -58,7 +59,7 @@ SECTIONS = (
     ("The ladder", "ladder", tables.ladder),
     ("fp8: fast and promoted sums", "fp8_growth", tables.growth),
     ("Row operations", "rows", rows.row_operations),
-    ("Row operations: shapes that were tried", "row_shapes", rows.row_shapes),
+    ("Row operations: shapes that were tried", "row_shapes", shapes.row_shapes),
     ("Attention", "attention", attention.attention),
     ("Attention: what limits it", "attention_limits", attention.limits),
     ("First and later calls", "first_call", tables.first_call),

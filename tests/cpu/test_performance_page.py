@@ -152,6 +152,22 @@ def test_row_operations_are_held_to_their_targets():
     assert "The others" not in met
 
 
+def test_larger_arrays_have_columns_of_their_own_and_the_same_target():
+    large = {"rows": 1024, "cols": 262144}
+    text = row_tables.row_operations([
+        *(share(0.93, cols) for cols in row_tables.ROW_COLUMNS), share(0.91, dims=large),
+        share(0.95, op="logsoftmax", dims=large),
+    ])  # fmt: skip
+    (head,) = (line for line in text.splitlines() if line.startswith("| operation"))
+    assert [c.strip() for c in head.split("|")][-4:-1] == ["262144", "262144 (512 MiB)", "result"]
+    by_op = {op: next(c for c in table_of(text, op) if c[1].startswith("raw/online"))
+             for op in ("softmax", "logsoftmax")}  # fmt: skip
+    assert by_op["softmax"][-3:] == ["0.930", "**0.910**", "missed by 1.1% at 262144 (512 MiB)"]
+    assert by_op["logsoftmax"][-3:-1] == ["", "0.950"]
+    assert "262144" in by_op["logsoftmax"][-1], "the smaller array is not recorded"
+    assert "logsoftmax raw/online 0.950 at 262144 (512 MiB)" in text
+
+
 def test_what_limits_a_row_follows_from_the_others():
     text = row_tables.row_operations([
         share(0.88), share(0.95, op="layernorm", kernel="two_pass"), share(0.85, 8192),

@@ -7,13 +7,13 @@ from performance_records import shape, table_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-import performance_rows
+import performance_row_shapes
 
 
 def test_the_best_tried_shapes_are_shown():
     few = [shape(0.97, 4096, 4), shape(0.6, 4096, 2), shape(0.93, 131072, 1)]
     few.append(shape(0.96, 32768, 2, op="rmsnorm"))
-    text = performance_rows.row_shapes(few)
+    text = performance_row_shapes.row_shapes(few)
     assert table_of(text, "softmax online bf16") == [
         ["softmax online bf16", "4096", "kept, threads 512, packs 4, blocks 4", "2",
          "0.970 copy", "0.600", "4", "64", "4"],
@@ -24,7 +24,7 @@ def test_the_best_tried_shapes_are_shown():
     # 65536 registers of 4 bytes and 228 KiB of shared memory
     assert "longest row takes 256 KiB; registers and shared memory of an SM hold 484." in text
     assert "Some shape comes to 0.92 everywhere." in text
-    text = performance_rows.row_shapes([*few, shape(0.91, 262144, 1, 2)])
+    text = performance_row_shapes.row_shapes([*few, shape(0.91, 262144, 1, 2)])
     assert "less: 0.91, median 0.910 (1)" in text
     assert "No shape that was tried comes to 0.92: softmax online at 262144 (0.910)." in text
     assert "In arrays of" not in text
@@ -33,7 +33,7 @@ def test_the_best_tried_shapes_are_shown():
 
 def test_changed_sources_are_compared_in_the_same_shape():
     timed = {"yardstick_gb_per_s": 3800.0}
-    text = performance_rows.row_shapes([
+    text = performance_row_shapes.row_shapes([
         shape(0.8, 4096, 4, **timed), shape(0.5, 4096, 2),
         shape(0.95, 4096, 4, array_bytes=512 << 20, **timed),
         shape(0.92, 4096, 4, changes=["a"], **timed),
