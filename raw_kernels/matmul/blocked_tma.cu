@@ -14,6 +14,12 @@
 // with zero, which the compiler cannot know to be one: without it the 16-byte stores dictate the
 // results' registers, and multiply-adds meet in register banks.
 //
+// The last round: where tiles are left that do not fill the card, the order in which blocks end
+// decides whether two of them come to one multiprocessor, which then works a tile longer while
+// others idle. Where twice as many blocks fit, each of these tiles is shared by two: one has the
+// left half of the columns, one the right half, and a thread half of its results. A half copies
+// boxes of a whole tile's width, so both go through the same tensor maps and the same stages.
+//
 // Tails: what lies outside of the matrices arrives as zeros, which add exactly nothing, and no
 // result outside of C is stored. Order of the sum: one fused multiply-add per term, k ascending, as
 // in blocked.cu: the bits are the same.
@@ -28,13 +34,14 @@
 // Tile rows that the raster visits together.
 constexpr int kBand = 8;
 
+// What a block computes: one of kParts equal parts of a tile's columns.
 template <int kBlockM_, int kBlockN_, int kBlockK_, int kWarpsM_, int kWarpsN_, int kThreadM_,
-          int kThreadN_, int kStages_>
+          int kThreadN_, int kStages_, int kParts>
 struct TmaTile {
     static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_, kBlockK = kBlockK_;
     static constexpr int kWarpsN = kWarpsN_, kWarps = kWarpsM_ * kWarpsN_;
-    static constexpr int kThreadM = kThreadM_, kThreadN = kThreadN_, kStages = kStages_;
-    static constexpr int kWarpM = kBlockM / kWarpsM_, kWarpN = kBlockN / kWarpsN;
+    static constexpr int kThreadM = kThreadM_, kThreadN = kThreadN_ / kParts, kStages = kStages_;
+    static constexpr int kWarpM = kBlockM / kWarpsM_, kWarpN = kBlockN / kParts / kWarpsN;
     static constexpr int kLanesM = kWarpM / kThreadM, kLanesN = kWarpN / kThreadN;
     static constexpr int kFloatsA = kBlockM * kBlockK;
     static constexpr int kStageBytes = 4 * (kFloatsA + kBlockK * kBlockN);
@@ -54,7 +61,7 @@ template <typename Tile>
 struct TileRing {
     const ptx::TensorMap &a, &b;
     unsigned stages;         // shared address of the first stage; the barriers lie behind the last
-    int row, column, steps;  // corner of the block's tile of C; steps of K
+    int row, column;         // where the block's part of C begins
 
     unsigned full(int stage) const {
         return stages + Tile::kStages * Tile::kStageBytes + ptx::kBarrierBytes * stage;
@@ -126,23 +133,17 @@ void store_result(float* c, const float4 (&acc)[Tile::kThreadM][Tile::kThreadN /
     }
 }
 
-// Grid: one block a tile of C, along x alone; dynamic shared memory: the stages, then two barriers
-// a stage.
-template <int kBlockM, int kBlockN, int kBlockK, int kWarpsM, int kWarpsN, int kThreadM,
-          int kThreadN, int kStages, int kMinBlocks>
-__global__ void __launch_bounds__(32 * kWarpsM * kWarpsN, kMinBlocks)
-    matmul_blocked_tma(const __grid_constant__ ptx::TensorMap a,
-                       const __grid_constant__ ptx::TensorMap b, float* __restrict__ c, int m,
-                       int n, int k) {
-    using Tile = TmaTile<kBlockM, kBlockN, kBlockK, kWarpsM, kWarpsN, kThreadM, kThreadN, kStages>;
+// The part of C that begins at (row, column).
+template <typename Tile>
+void compute(const ptx::TensorMap& a, const ptx::TensorMap& b, float* c, int m, int n, int k,
+             int row, int column) {
+    constexpr int kBlockN = Tile::kBlockN, kBlockK = Tile::kBlockK, kStages = Tile::kStages;
+    constexpr int kThreadM = Tile::kThreadM, kThreadN = Tile::kThreadN;
     extern __shared__ __align__(1024) float4 tma_shared[];
     const float* const shared = &tma_shared[0].x;
-    const TileIndex block =
-        grouped_tile<kBand>(blockIdx.x, ceil_div(m, kBlockM), ceil_div(n, kBlockN));
     const TileIndex place = place_in_block<Tile>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(k, kBlockK);
-    const TileRing<Tile> ring = {a,     b, ptx::shared_address(shared), block.row * kBlockM,
-                                 block.column * kBlockN, steps};
+    const TileRing<Tile> ring = {a, b, ptx::shared_address(shared), row, column};
 
     if (threadIdx.x == 0) ring.initialise();
     __syncthreads();
@@ -196,6 +197,30 @@ __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN, kMinBlocks)
             }
         }
     }
-    store_result<Tile>(c, acc, block.row * kBlockM + place.row,
-                       block.column * kBlockN + place.column, m, n);
+    store_result<Tile>(c, acc, row + place.row, column + place.column, m, n);
+}
+
+// Grid, along x alone: one block for each of the first tiles, two for each of the last ones, which
+// number as many as there are more blocks than tiles. Dynamic shared memory: the stages, then two
+// barriers a stage.
+template <int kBlockM, int kBlockN, int kBlockK, int kWarpsM, int kWarpsN, int kThreadM,
+          int kThreadN, int kStages, int kMinBlocks>
+__global__ void __launch_bounds__(32 * kWarpsM * kWarpsN, kMinBlocks)
+    matmul_blocked_tma(const __grid_constant__ ptx::TensorMap a,
+                       const __grid_constant__ ptx::TensorMap b, float* __restrict__ c, int m,
+                       int n, int k) {
+    using Whole = TmaTile<kBlockM, kBlockN, kBlockK, kWarpsM, kWarpsN, kThreadM, kThreadN,
+                          kStages, 1>;
+    using Half = TmaTile<kBlockM, kBlockN, kBlockK, kWarpsM, kWarpsN, kThreadM, kThreadN,
+                         kStages, 2>;
+    const int tile_rows = ceil_div(m, kBlockM), tile_columns = ceil_div(n, kBlockN);
+    const int halved = (int)gridDim.x - tile_rows * tile_columns;
+    const int whole = tile_rows * tile_columns - halved, half = (int)blockIdx.x - whole;
+    const TileIndex tile = grouped_tile<kBand>(half < 0 ? (int)blockIdx.x : whole + half / 2,
+                                               tile_rows, tile_columns);
+    const int row = tile.row * kBlockM;
+    int column = tile.column * kBlockN;
+    if (half < 0) return compute<Whole>(a, b, c, m, n, k, row, column);
+    column += half % 2 * (kBlockN / 2);
+    if (column < n) compute<Half>(a, b, c, m, n, k, row, column);
 }

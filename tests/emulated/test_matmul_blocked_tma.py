@@ -1,4 +1,5 @@
-"""blocked_tma, emulated as on 9.0: the bits of blocked with every tile; what is taken out shows."""
+"""blocked_tma, emulated as on 9.0: the bits of blocked with every tile, whole and halved; what is
+taken out shows."""
 
 from __future__ import annotations
 
@@ -49,6 +50,46 @@ def test_the_bits_are_those_of_blocked(rows: int) -> None:
     np.testing.assert_array_equal(product(CASE, dims, device), product(BLOCKED, dims, device))
 
 
+HALVED = {
+    (112, 260, 100): (
+        2,
+        2,
+    ),  # the third tile ends 36 rows, its right half 36 columns from its begin
+    (128, 350, 36): (2, 1),  # the third tile's right half has nothing
+    (112, 20, 100): (0, 2),  # the only tile
+}
+"""By rows of the tile, m and n: blocks that compute a whole tile and half a tile of C, on a card of
+one multiprocessor, which has two places."""
+
+
+@pytest.mark.parametrize(("rows", "m", "n"), HALVED)
+def test_halves_cover_the_last_tile_once(rows: int, m: int, n: int) -> None:
+    dims, device = {"m": m, "n": n, "k": 20}, EmulatedDevice(HOPPER, sanitize=True, counters=True)
+    assert blocked_tma.tile(dims, 1).block_m == rows
+    runner = KernelRunner(CASE.on(1), device, dims)
+    bits = runner(operands(dims)).outputs["c"].view(np.uint32)
+    np.testing.assert_array_equal(bits, product(BLOCKED, dims, device))
+    counted, (whole, halves), steps = runner.last_report.counters, HALVED[rows, m, n], 2
+    assert counted is not None
+    assert counted["global_store_bytes"] == 4 * m * n, "nothing is stored twice"
+    assert counted["tensor_copy_boxes"] == (whole + halves) * steps * 2
+    products = (whole * 128 + halves * 64) * rows * steps * 16
+    assert counted["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] == products
+
+
+def test_the_tiles_of_a_last_round_are_halved_where_the_halves_fit() -> None:
+    """4096 is 1184 tiles on 264 places: four rounds and 128 more, whose 256 halves fit; 8192 is
+    17 rounds and 248; 2048 is 256 in one. On two multiprocessors there are four places."""
+    spec = CASE.on(132).spec
+    assert spec.plan is not None
+    for size, blocks in ((4096, 1184 + 128), (8192, 4736), (2048, 256)):
+        plan = spec.plan(CASE.variant, HOPPER, dict.fromkeys("mnk", size))
+        assert plan.grid == (blocks, 1, 1)
+    for tile in blocked_tma.TILES:
+        rows = [{"m": tile.block_m * tiles, "n": 128} for tiles in range(1, 8)]
+        assert [tile.halved(dims, 2) for dims in rows] == [1, 2, 0, 0, 1, 2, 0]
+
+
 @pytest.mark.parametrize("rows", SIZES)
 def test_no_tile_spills_and_min_blocks_fit_one_sm(rows: int) -> None:
     spec, dims, card = CASE.on(1).spec, SIZES[rows], arch.get(HOPPER)
@@ -82,6 +123,26 @@ def instructions(cubin: bytes) -> list[int]:
     return [int.from_bytes(text[i : i + 16], "little") for i in range(0, len(text), 16)]
 
 
+BRANCH = 0x947
+"""The lower 12 bits of a branch."""
+
+
+def branch_target(code: list[int], at: int) -> int:
+    """Where a branch goes: bits 34 to 81, then 16 to 23, count quarters of instructions from the
+    next one on."""
+    high, low = code[at] >> 34 & (1 << 48) - 1, code[at] >> 16 & 255
+    return at + 1 + ((high - (high >> 47 << 48) << 8) + low) // 4
+
+
+def loop_of(code: list[int], multiply_adds: int) -> list[int]:
+    """The shortest loop that has so many."""
+    ends = (i for i, word in enumerate(code) if word & 0xFFF == BRANCH)
+    loops = (code[branch_target(code, i) : i + 1] for i in ends if branch_target(code, i) <= i)
+    return min(
+        (loop for loop in loops if sum(w & 0xFFFF == FFMA for w in loop) == multiply_adds), key=len
+    )
+
+
 def clocks_of_a_step(code: list[int]) -> int:
     """Clocks in which a scheduler issues a warp's step: one an instruction, one more where a
     multiply-add reads two registers of one bank (even, odd), two more where three. A register that
@@ -100,7 +161,8 @@ def clocks_of_a_step(code: list[int]) -> int:
 
 @pytest.mark.parametrize("rows", SIZES)
 def test_the_measured_times_are_those_of_the_machine_code(rows: int) -> None:
-    """A tile's four warps lie on the four schedulers: each issues one step of each tile."""
+    """A tile's four warps lie on the four schedulers: each issues one step of each tile. Two halves
+    of a tile take little more."""
     spec = CASE.on(1).spec
     assert spec.build is not None
     build = spec.build(CASE.variant, HOPPER, SIZES[rows])
@@ -108,8 +170,10 @@ def test_the_measured_times_are_those_of_the_machine_code(rows: int) -> None:
     path = assembly.prepare(build, spec.params(CASE.variant), HOPPER).cubin_path
     assert path is not None
     tile = blocked_tma.tile(SIZES[rows], 1)
-    nanoseconds = clocks_of_a_step(instructions(path.read_bytes())) / tile.block_k / CLOCK_GHZ
-    assert nanoseconds == pytest.approx(blocked_tma.TILES[tile], rel=0.03)
+    code, products = instructions(path.read_bytes()), tile.thread_m * tile.thread_n * tile.block_k
+    whole, half = (clocks_of_a_step(loop_of(code, count)) for count in (products, products // 2))
+    assert whole / tile.block_k / CLOCK_GHZ == pytest.approx(blocked_tma.TILES[tile], rel=0.03)
+    assert whole < 2 * half < 1.15 * whole
 
 
 CHANGES = {
@@ -117,9 +181,10 @@ CHANGES = {
     "swizzle": ("return (row >> 1) & 3;", "return row & 3;"),
     "rows": ("if (row + i * Tile::kLanesM >= m) return;", ""),
     "columns": ("if (first >= n) continue;", ""),
+    "half": ("column += half % 2 * (kBlockN / 2);", ""),
 }
-"""A wait, where pieces of A lie, what must not be read or written."""
-SILENT = {"swizzle"}
+"""A wait, where pieces of A lie, what must not be read or written, where the right half begins."""
+SILENT = {"swizzle", "half"}
 """Gives other numbers; all else is a fault."""
 
 
@@ -132,7 +197,7 @@ def test_what_is_taken_out_is_missed(
     assert file.read_text().count(CHANGES[name][0]) == 1
     file.write_text(file.read_text().replace(*CHANGES[name]))
     monkeypatch.setattr(sources, "root", lambda: copy)
-    dims = SIZES[112] | {"m": 20, "n": 36}
+    dims = SIZES[112] | {"m": 20, "n": 100}
     device = EmulatedDevice(HOPPER, store=Store(tmp_path / "cache"))
     if name in SILENT:
         given = operands(dims)

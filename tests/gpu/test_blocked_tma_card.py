@@ -17,9 +17,10 @@ if CONNECTION.card.capability != blocked_tma.HOPPER:
 
 (CASE,) = registry.cases("matmul", kernel="blocked_tma")
 (BLOCKED,) = registry.cases("matmul", kernel="blocked")
-SHAPES = [  # m, n, k: one element of a tile, tails in each dim, fewer steps than stages, many tiles
+SHAPES = [  # m, n, k: one element of a tile, tails in each dim, fewer steps than stages, many
+    # tiles; some with halved ones last (on 132 multiprocessors), whose right half may have nothing
     (1, 4, 4), (17, 36, 68), (113, 132, 20), (257, 132, 148), (300, 260, 132), (1, 4, 1000),
-    (513, 516, 520), (2100, 4368, 272), (1024, 1024, 1024),
+    (513, 516, 520), (2100, 4368, 272), (1024, 1024, 1024), (2050, 2052, 40), (2050, 1972, 272),
 ]  # fmt: skip
 
 

@@ -38,6 +38,15 @@ class Tile(blocked.Tile):
         stage = 4 * self.block_k * (self.block_m + self.block_n)
         return self.stages * (stage + 2 * BARRIER_BYTES)
 
+    def halved(self, dims: Dims, multiprocessors: int) -> int:
+        """Tiles that two blocks share: all of the last round, if their halves have a place each.
+
+        Whole tiles in that round may come two to one multiprocessor while others idle.
+        """
+        places = multiprocessors * self.min_blocks
+        left = self.blocks(dims) % places
+        return left if 2 * left <= places else 0
+
 
 TILES: dict[Tile, float] = {
     Tile(112, 128, 16, 2, 2, 7, 16, 4, 2): 72.2,
@@ -64,8 +73,8 @@ def _supports(variant: Variant, capability: Capability, dims: Dims) -> str | Non
             )
     if max(dims[d] for d in "mnk") > LARGEST_DIM:
         return f"m, n and k <= {LARGEST_DIM} (coordinates are 32-bit)"
-    if max(t.blocks(dims) for t in TILES) >= 2**31:
-        return "tiles of C must number < 2^31 (grid.x)"
+    if max(t.blocks(dims) for t in TILES) >= 2**30:
+        return "tiles of C must number < 2^30 (grid.x counts two blocks for a halved one)"
     return None
 
 
@@ -85,10 +94,10 @@ def _plan(
     dims: Dims,
     multiprocessors: int = H200_MULTIPROCESSORS,
 ) -> LaunchPlan:
-    """One block a tile of C, in one grid dimension: the kernel orders the tiles itself."""
+    """One block a tile of C, two a halved one; the kernel orders the tiles itself."""
     chosen = tile(dims, multiprocessors)
     return LaunchPlan(
-        grid=(chosen.blocks(dims), 1, 1),
+        grid=(chosen.blocks(dims) + chosen.halved(dims, multiprocessors), 1, 1),
         block=(chosen.threads, 1, 1),
         shared_bytes=chosen.shared_bytes,
         maps=(
