@@ -126,20 +126,46 @@ def _readable() -> list[Path]:
         *python_path(),
     ]
     # A folder of mounts must not hide a user's files behind it: "/" and a home are never bound.
-    return [p for p in dict.fromkeys(wanted) if p.is_dir() and p not in (Path("/"), Path.home())]
+    never = (Path("/"), Path.home().resolve())
+    return [p for p in dict.fromkeys(wanted) if p.is_dir() and p.resolve() not in never]
+
+
+def _followed(path: Path) -> tuple[Path, dict[Path, str]]:
+    """What a path is without links, and the links on the way: place and what each says."""
+    at, todo, links = Path("/"), list(path.parts[1:]), dict[Path, str]()
+    while todo:
+        here = Path(os.path.normpath(at / todo.pop(0)))
+        if here.is_symlink() and here not in links:
+            links[here] = os.readlink(here)
+            at, todo = Path("/"), [*(at / links[here]).parts[1:], *todo]
+        else:
+            at = here
+    return at, links
+
+
+def _bound(paths: list[Path]) -> list[str]:
+    """Arguments that bind folders where they lie, links on the way to them where they are."""
+    links: dict[Path, str] = {}
+    folders: dict[Path, None] = {}
+    for path in paths:
+        folder, on_the_way = _followed(path)
+        folders[folder] = None
+        links |= on_the_way
+    argv = []
+    for place, target in links.items():
+        if not any(place.is_relative_to(folder) for folder in folders):
+            argv += ["--symlink", target, str(place)]
+    for folder in folders:
+        argv += ["--ro-bind", str(folder), str(folder)]
+    return argv
 
 
 def _bwrap(bwrap: str, files: list[tuple[Path, str]], seccomp: int | None = None) -> list[str]:
     argv = [bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     # First, so that a lab or an interpreter below /tmp is bound into the empty one.
     argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(256 << 20), "--tmpfs", "/tmp"]
-    for folder in ("/bin", "/lib", "/lib64"):
-        if os.path.islink(folder):
-            argv += ["--symlink", os.readlink(folder), folder]
-        elif os.path.isdir(folder):
-            argv += ["--ro-bind", folder, folder]
-    for path in _readable():
-        argv += ["--ro-bind", str(path), str(path)]
+    system = [Path(folder) for folder in ("/bin", "/lib", "/lib64") if os.path.isdir(folder)]
+    argv += _bound([*system, *_readable()])
     for file in ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"):
         argv += ["--ro-bind-try", file, file]
     for source, place in files:

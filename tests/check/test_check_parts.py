@@ -1,6 +1,8 @@
 """Guard bands on a card, patterns of errors, the system-call filter: what no fixture reaches."""
 
+import shutil
 import struct
+import subprocess
 
 import numpy as np
 import pytest
@@ -126,3 +128,43 @@ def test_an_access_far_off_is_out_of_bounds_however_the_card_calls_it(fault):
     told = diagnose.of_error(FaultError("an access went wrong", fault=fault))
     assert told.slug == "out-of-bounds"
     assert "guard the" in told.fix
+
+
+def linked(folder):
+    """CUDA as distributions lay it out: a link in a bound folder, to a link elsewhere."""
+    for name in ("usr", "etc", "opt/cuda-13/include"):
+        (folder / name).mkdir(parents=True)
+    (folder / "opt/cuda-13/include/cuda.h").write_text("here")
+    (folder / "usr/cuda").symlink_to(folder / "etc/cuda")
+    (folder / "etc/cuda").symlink_to("../opt/cuda-13")
+    return folder / "usr", folder / "usr/cuda/include"
+
+
+def test_links_to_what_a_submission_may_read_are_there_for_it(tmp_path):
+    system, headers = linked(tmp_path.resolve())
+    argv = sandbox._bound([system, headers])
+    real = tmp_path.resolve() / "opt/cuda-13/include"
+    assert argv == [
+        "--symlink", "../opt/cuda-13", str(tmp_path.resolve() / "etc/cuda"),
+        "--ro-bind", str(system), str(system), "--ro-bind", str(real), str(real),
+    ]  # fmt: skip
+
+
+def test_links_that_lead_round_in_a_circle_end(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    folder, links = sandbox._followed(tmp_path.resolve() / "a")
+    assert {p.name: target for p, target in links.items()} == {"a": "b", "b": "a"}
+    assert not folder.is_dir()
+
+
+@pytest.mark.skipif(sandbox.refusal() is not None, reason="Python cannot be confined here")
+def test_bubblewrap_takes_links_and_what_they_lead_to(tmp_path, monkeypatch):
+    system, headers = linked(tmp_path.resolve())
+    readable = sandbox._readable()
+    monkeypatch.setattr(sandbox, "_readable", lambda: [*readable, system, headers])
+    argv = sandbox._bwrap(str(shutil.which("bwrap")), [])
+    said = subprocess.run(
+        [*argv, "--", "/bin/cat", str(headers / "cuda.h")], capture_output=True, check=True
+    )
+    assert said.stdout == b"here"
