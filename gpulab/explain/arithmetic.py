@@ -83,9 +83,14 @@ def rounds_to(instr: Instr) -> str | None:
         return "tf32"
     if instr.base in ("add", "sub", "mul") and is_float(instr):
         # Of two narrow numbers: as if taken in float32, then rounded, since 24 >= 2 * 11 + 2 bits.
-        narrow = result_format(instr)
-        return narrow if narrow in ("fp16", "bf16") else None
+        return narrow_result(instr)
     return None
+
+
+def narrow_result(instr: Instr) -> str | None:
+    """The format of what it computes, where that is a narrow one."""
+    fmt = result_format(instr)
+    return fmt if fmt in ("fp16", "bf16") else None
 
 
 def value(operand: Operand, fmt: str = "fp32") -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from gpulab.emulator.ptx.nodes import Instr, Operand
+from gpulab.emulator.ptx.nodes import Imm, Instr, Operand
 from gpulab.explain import arithmetic
 from gpulab.explain.flow import Flow, space
 from gpulab.explain.places import Chain, nearest
@@ -15,6 +15,7 @@ _LOG_SCALE = 2.0**23
 """A logarithm multiplies a subnormal argument by it first."""
 SCALING = MOVES | {"mul", "div", "neg"}
 """What leaves a number what it was but for a factor."""
+_MINUS_ZERO = (0x8000, 0x80008000)
 _ARITHMETIC = SCALING | {"add", "sub", "fma"}
 
 
@@ -131,6 +132,24 @@ class Reading:
         """Whether an instruction works on constants only."""
         makers = [j for o in instr.operands[1:] for j in self.flow.makers(o)]
         return all(self.code[j].base == "mov" and not self.flow.sources(j) for j in makers)
+
+    def rounds_to(self, i: int) -> str | None:
+        """The narrower format that an instruction rounds a number to, or None.
+
+        A fused multiply-add to -0 is a product: before sm_90 no instruction only multiplies bf16.
+        """
+        instr = self.code[i]
+        if instr.base == "fma" and self._is_minus_zero(instr.operands[3]):
+            return arithmetic.narrow_result(instr)
+        return arithmetic.rounds_to(instr)
+
+    def _is_minus_zero(self, operand: Operand) -> bool:
+        """Whether it is -0 of a 16-bit format, or two of them."""
+        makers = [self.code[i] for i in self.flow.makers(operand)]
+        return bool(makers) and all(
+            m.base == "mov" and isinstance(m.operands[1], Imm) and m.operands[1].bits in _MINUS_ZERO
+            for m in makers
+        )
 
     def passes(self, i: int) -> bool:
         """Whether an instruction hands a stored number on as it is."""

@@ -257,7 +257,7 @@ class Steps(Reading):
         of_sums = frozenset(j for s in self.sums.found for j in s.roundings)
         found = []
         for i, instr in enumerate(self.code):
-            fmt = arithmetic.rounds_to(instr)
+            fmt = self.rounds_to(i)
             if fmt is None or i in of_sums or i in self.summed or self.constant(instr):
                 continue
             ways = self.flow.forward(self.flow.users.get(i, ()), lambda j: self.passes(j))
@@ -280,7 +280,7 @@ class Steps(Reading):
     def _narrow(self) -> Iterator[tuple[int, Step]]:
         """Arithmetic outside sums in another format than float32."""
         for i, instr in enumerate(self.code):
-            if i in self.summed or arithmetic.rounds_to(instr) or not arithmetic.is_float(instr):
+            if i in self.summed or self.rounds_to(i) or not arithmetic.is_float(instr):
                 continue
             fmt = arithmetic.result_format(instr)
             if fmt is not None and fmt != "fp32":

@@ -119,6 +119,25 @@ Pack<T, kCount> narrow(const float (&value)[kCount]) {
     return pack;
 }
 
+// Products as T stores them. Those of 16-bit numbers have at most 22 bits: float32 holds them exactly,
+// except bf16's below 2^-134, which round to 0 either way. So all are rounded once.
+template <typename T, int kCount>
+Pack<T, kCount> products(const Pack<T, kCount>& a, const Pack<T, kCount>& b) {
+    if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+        Pack<T, kCount> pack;
+#pragma unroll
+        for (int i = 0; i < kCount / 2; ++i) pack.word[i] = products_of_two<T>(a.word[i], b.word[i]);
+        return pack;
+    } else {
+        float value[kCount], factor[kCount];
+        widen(a, value);
+        widen(b, factor);
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) value[j] *= factor[j];
+        return narrow<T>(value);
+    }
+}
+
 // Values as T stores them.
 template <typename T, int kCount>
 void round_through(float (&value)[kCount]) {

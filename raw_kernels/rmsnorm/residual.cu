@@ -89,14 +89,12 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
         const float rstd = 1.0f / sqrtf(sum / float(cols) + eps * scale * scale);
 
         row.last([&](const float(&value)[kVec], int at, int) {
-            float normal[kVec], factor[kVec];
-            widen(load_pack<T, kVec>(weight, at, false), factor);
+            float normal[kVec];
 #pragma unroll
             for (int j = 0; j < kVec; ++j) normal[j] = value[j] * scale * rstd;
-            round_through<T>(normal);
-#pragma unroll
-            for (int j = 0; j < kVec; ++j) normal[j] *= factor[j];
-            store_pack(y + start, at, narrow<T>(normal));
+            const auto factor = load_pack<T, kVec>(weight, at, false);
+            const auto rounded = narrow<T>(normal);
+            store_pack(y + start, at, products(rounded, factor));
         });
     }
 }

@@ -47,14 +47,12 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
 
         W* const to = y + size_t(row.row) * cols;
         row.last([&](const float(&value)[kVec], int at, int) {
-            float normal[kVec], factor[kVec];
-            widen(load_pack<W, kVec>(weight, at, false), factor);
+            float normal[kVec];
 #pragma unroll
             for (int j = 0; j < kVec; ++j) normal[j] = value[j] * scale * rstd;
-            round_through<W>(normal);
-#pragma unroll
-            for (int j = 0; j < kVec; ++j) normal[j] *= factor[j];
-            store_pack(to, at, narrow<W>(normal));
+            const auto factor = load_pack<W, kVec>(weight, at, false);
+            const auto rounded = narrow<W>(normal);
+            store_pack(to, at, products(rounded, factor));
         });
     }
 }

@@ -230,6 +230,30 @@ def test_a_sum_in_double_precision_shows(tmp_path):
     assert disagreeing(found) >= {"running sums kept in", "computed in"}
 
 
+POWER = """#include <cuda_bf16.h>
+extern "C" __global__ void k(const __nv_bfloat16* x, __nv_bfloat16* y, int rows, int cols) {
+    const __nv_bfloat16 v = x[threadIdx.x];
+    y[threadIdx.x] = %s;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "rounded", "steps"),
+    [("__hmul(v, v)", "bf16", set()), ("__hfma(v, v, v)", "never rounded", {"fma in bf16"})],
+)
+def test_a_multiply_add_is_a_product_where_it_adds_minus_zero(tmp_path, made, rounded, steps):
+    """As bf16 is multiplied before sm_90; one that adds more is no rounding."""
+    (tmp_path / "power.cu").write_text(POWER % made)
+    case, build = (
+        row("softmax", "plain", "bf16"),
+        registry.RawBuild(str(tmp_path / "power.cu"), "k"),
+    )
+    found = analysed(Case(replace(case.spec, build=lambda v, c, d: build), case.variant))
+    assert {c.compiled for c in found.claims if c.what == "y rounded to"} == {rounded}
+    assert {r.step for r in found.risks if r.step.endswith("in bf16")} == steps
+
+
 def test_the_split_of_a_float32_product_is_read_from_its_instructions():
     case = row("matmul", "mma_3xtf32", "fp32")
     found = analysed(case)

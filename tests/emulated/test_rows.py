@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from row_runs import HONEST, LESSONS, NAMES, case, formats_of, judge, label, run
 
-from gpulab import ops
+from gpulab import formats, ops
+from gpulab.formats import decode, encode
 from gpulab.lab.runner import KernelRunner
 from gpulab.ops.rows_families import families_for, together
 from gpulab.registry import RawBuild
@@ -123,6 +124,22 @@ def test_rms_norm_of_a_scaled_row(one):
     large = 2.0**40 * ROWS
     here, there = (run(one, x=x, weight=weight)["y"] for x in (large, 2 * large))
     np.testing.assert_array_equal(here, there)
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0)], ids=str)
+@pytest.mark.parametrize("fmt", ["fp16", "bf16"])
+def test_products_with_weights_of_every_code_are_rounded_once(fmt, capability):
+    """Also where they are subnormal, overflow or are NaN."""
+    one, codes = case("rmsnorm", "row", fmt), np.arange(1 << 16, dtype=np.uint16)
+    weights = decode(fmt, codes.view(formats.storage_dtype(fmt)))
+    x = np.random.default_rng(5).normal(size=(1, 1 << 16))
+    normal, y = (
+        run(one, capability, x=x, weight=w, eps=0.0)["y"] for w in (np.ones(1 << 16), weights)
+    )
+    with np.errstate(invalid="ignore"):
+        expected = decode(fmt, encode(fmt, normal * weights))
+    assert np.array_equal(y, expected, equal_nan=True)
+    assert np.array_equal(np.signbit(y[y == 0]), np.signbit(expected[y == 0]))
 
 
 @pytest.mark.parametrize("one", twins("layernorm", "two_pass"), ids=label)
