@@ -39,9 +39,10 @@ class RowKernel:
     """A raw row kernel.
 
     Args:
-        source: file below ``raw_kernels/``.
-        entry: kernel name and leading template arguments, ``{T}`` and ``{W}`` for the types of x
-            and y, ``{vec}`` for the elements of a pack, ``{hold}`` for how rows are kept.
+        source: file below ``raw_kernels/``, ``{way}`` for the way that a shape takes rows in.
+        entry: kernel name and leading template arguments, ``{way}`` likewise, ``{T}`` and ``{W}``
+            for the types of x and y, ``{vec}`` for the elements of a pack, ``{hold}`` for how rows
+            are kept.
         table: how rows are shared.
         arrays: rows that are kept for each row.
         weights: y and the parameters are read in packs beside x.
@@ -63,13 +64,14 @@ class RowKernel:
         """The instantiation."""
         row, chosen = self.layout(variant, capability, dims)
         filled = self.entry.format(
+            way=chosen.way,
             T=get(variant.format).cpp,
             W=get(variant.output).cpp,
             vec=row.elements,
             hold=chosen.cpp(),
         )
         clusters = (f"GPULAB_CLUSTER={chosen.cluster}",) if chosen.cluster > 1 else ()
-        return RawBuild(self.source, filled, clusters)
+        return RawBuild(self.source.format(way=chosen.way), filled, clusters)
 
     def plan(self, variant: Variant, capability: Capability, dims: Dims) -> LaunchPlan:
         """Blocks of whole rows."""

@@ -1,10 +1,10 @@
 """How the row kernels share a row among threads, and what follows from it for a launch.
 
-A row is read in packs of up to 16 bytes. A group of threads of a block (of each block of a cluster)
+A row is read in packs of up to 16 bytes. A group of threads of a block (of each of a cluster)
 shares it. ``Kept``: each thread keeps its first packs in registers, the next in its own places of
-shared memory, and what is left is read again. ``Streamed``: all packs wait in shared memory, and
-those of the next rows are on their way there. ``Ahead``: rows are gone over once, and the next
-packs are on their way to registers. Rows shared by at most a warp lie several in a block.
+shared memory, and what is left is read again. ``Streamed``: all packs wait in shared memory, those
+of the next rows are on their way. ``Behind``: and a row is summed while the one before is written.
+``Ahead``: rows are gone over once, the next packs are on their way to registers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ BLOCK = 128
 """Threads of a block that holds several rows."""
 BATCH = 4
 """Loads that are in flight together; packs in shared memory are a multiple of them."""
-PART_BYTES = 4 * 2 * 6
-"""What a warp hands on: six floats in two places, of LayerNorm; of other rows less."""
+PART_FLOATS = 6
+"""What a warp hands on, each in two places: of LayerNorm; of other rows less."""
+MEETING_BYTES = (4 * 4 + 8) * 6
+"""The same of a row that is summed behind another, and a barrier, in six places."""
 ASYNC: Capability = (8, 0)
 """From here a copy into shared memory needs no registers (cp.async, of whole words)."""
 CLUSTERS: Capability = (9, 0)
@@ -71,9 +73,15 @@ def held_bytes(elements: int, fmt: str) -> int:
     return max(4, elements * storage_dtype(fmt).itemsize)
 
 
-def static_bytes(group: int, cluster: int) -> int:
+def static_bytes(group: int, cluster: int, floats: int = PART_FLOATS) -> int:
     """Shared memory of the reductions over a row's threads."""
-    return PART_BYTES * max(1, group // WARP) * cluster
+    return 4 * 2 * floats * max(1, group // WARP) * cluster
+
+
+def ring_bytes(chosen: Streamed | Behind, row: Packs) -> int:
+    """Shared memory of a block whose threads have rings of batches."""
+    batch = next(b for b in (BATCH, 2, 1) if chosen.shared % b == 0)
+    return chosen.ring * batch * chosen.threads * row.kept_bytes
 
 
 Fit = Literal["kWhole", "kWithin", "kBeyond"]
@@ -89,6 +97,9 @@ class Group:
     """
 
     group: int
+
+    way = "row"
+    """The source beside the others of its operation that takes rows in this way."""
 
     @property
     def rows(self) -> int:
@@ -169,6 +180,7 @@ class Streamed(Group):
         regs: more packs of a thread, in registers.
         turns: a block takes row after row; otherwise a block a row, of which an SM holds several.
         holds: a thread keeps the parameters of its columns in registers.
+        floats: that a warp hands on.
         fit: of the rows.
     """
 
@@ -179,6 +191,7 @@ class Streamed(Group):
     regs: int = 0
     turns: bool = True
     holds: bool = False
+    floats: int = PART_FLOATS
     fit: Fit = "kWithin"
 
     @property
@@ -188,15 +201,14 @@ class Streamed(Group):
 
     def shared_bytes(self, row: Packs) -> int:
         """Of a block."""
-        batch = next(b for b in (BATCH, 2, 1) if self.shared % b == 0)
-        return self.ring * batch * self.threads * row.kept_bytes
+        return ring_bytes(self, row)
 
     def on(self, capability: Capability, row: Packs) -> Streamed | None:
         """With as many blocks an SM as the card has room for; None if it has not for one."""
         if capability < (ASYNC if self.cluster == 1 else CLUSTERS) or not row.whole_words:
             return None
         card = arch.get(capability)
-        each = self.shared_bytes(row) + static_bytes(self.group, self.cluster)
+        each = self.shared_bytes(row) + static_bytes(self.group, self.cluster, self.floats)
         if each > card.shared_per_block_bytes or row.count > self.packs:
             return None
         fits = card.shared_per_sm_bytes // (each + card.shared_reserved_bytes)
@@ -209,6 +221,46 @@ class Streamed(Group):
         """The type in device code."""
         ring = f"{self.shared}, {self.ring}, {self.regs}, {self.blocks}, {self.fit}"
         return f"Streamed<{self.group}, {self.rows}, {ring}{', true' if self.holds else ''}>"
+
+
+@dataclass(frozen=True)
+class Behind(Group):
+    """One thread's share of rows that are summed while the one before is written.
+
+    Args:
+        group, shared, blocks, fit: see ``Streamed``.
+        ring: batches a thread has places for; those of two rows at least.
+        cluster: blocks of a row, two or more.
+    """
+
+    shared: int
+    ring: int
+    blocks: int
+    cluster: int
+    fit: Fit = "kWhole"
+    turns, way = True, "behind"
+
+    @property
+    def packs(self) -> int:
+        """The longest row."""
+        return self.group * self.shared * self.cluster
+
+    def shared_bytes(self, row: Packs) -> int:
+        """Of a block."""
+        return ring_bytes(self, row)
+
+    def on(self, capability: Capability, row: Packs) -> Behind | None:
+        """None unless the card has clusters and room, and rows that length in 16-byte packs."""
+        if capability < CLUSTERS or row.kept_bytes != PACK_BYTES or row.count != self.packs:
+            return None
+        card = arch.get(capability)
+        each = self.shared_bytes(row) + MEETING_BYTES * self.group // WARP * self.cluster
+        fits = card.shared_per_sm_bytes // (each + card.shared_reserved_bytes)
+        return self if each <= card.shared_per_block_bytes and fits >= self.blocks else None
+
+    def cpp(self) -> str:
+        """The type in device code."""
+        return f"Behind<{self.group}, {self.shared}, {self.ring}, {self.blocks}, {self.fit}>"
 
 
 @dataclass(frozen=True)
@@ -247,7 +299,7 @@ class Ahead(Group):
         return f"Ahead<{self.group}, {self.rows}, {BATCH}, {self.blocks}, {self.fit}>"
 
 
-Shape = Kept | Streamed | Ahead
+Shape = Kept | Streamed | Behind | Ahead
 
 
 def plan(chosen: Shape, dims: Dims, row: Packs) -> LaunchPlan:

@@ -1,6 +1,6 @@
-// Blocks of one cluster: their rank, a store into another block's shared memory, and the barrier.
-// Source: PTX ISA, "mapa", "st" (.shared::cluster), "barrier.cluster", special registers. From
-// sm_90.
+// Blocks of one cluster: their rank, stores into another block's shared memory, and the barrier.
+// Source: PTX ISA, "mapa", "st" (.shared::cluster), "st.async", "barrier.cluster", special registers.
+// From sm_90.
 #pragma once
 
 #include "ptx/shared.cuh"
@@ -19,6 +19,38 @@ inline void store_cluster(unsigned here, unsigned to, unsigned word) {
     unsigned there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(to));
     asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(there), "r"(word) : "memory");
+}
+
+// As store_cluster, asynchronously: the mbarrier at `barrier` of that block counts the bytes when they
+// are there. Of 8 and 16 bytes the place is a multiple.
+inline void send_cluster_4(unsigned here, unsigned to, unsigned barrier, unsigned word) {
+    asm volatile(
+        "{\n\t.reg .b32 there, counter;\n\t"
+        "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+        "mapa.shared::cluster.u32 counter, %2, %1;\n\t"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %3, [counter];\n\t}" ::"r"(here),
+        "r"(to), "r"(barrier), "r"(word)
+        : "memory");
+}
+
+inline void send_cluster_8(unsigned here, unsigned to, unsigned barrier, uint2 words) {
+    asm volatile(
+        "{\n\t.reg .b32 there, counter;\n\t"
+        "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+        "mapa.shared::cluster.u32 counter, %2, %1;\n\t"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [there], {%3, %4}, [counter];\n\t}" ::"r"(here),
+        "r"(to), "r"(barrier), "r"(words.x), "r"(words.y)
+        : "memory");
+}
+
+inline void send_cluster_16(unsigned here, unsigned to, unsigned barrier, uint4 words) {
+    asm volatile(
+        "{\n\t.reg .b32 there, counter;\n\t"
+        "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+        "mapa.shared::cluster.u32 counter, %2, %1;\n\t"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [there], {%3, %4, %5, %6}, [counter];\n\t}" ::"r"(here),
+        "r"(to), "r"(barrier), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+        : "memory");
 }
 
 // Every thread of every block arrives once and waits once.

@@ -10,7 +10,7 @@ SOURCES = {
     "two-pass": "T. Chan, G. Golub, R. LeVeque, The American Statistician 37(3), 1983",
     "welford": "B. Welford, Technometrics 4(3), 1962",
 }
-ENTRY = "layernorm_row<%s, {T}, {W}, {vec}, {hold}>"
+ENTRY = "layernorm_{way}<%s, {T}, {W}, {vec}, {hold}>"
 
 
 def params(variant: Variant) -> tuple[Param, ...]:
@@ -28,7 +28,7 @@ def params(variant: Variant) -> tuple[Param, ...]:
 declare(
     "layernorm",
     "two_pass",
-    RowKernel("layernorm/row.cu", ENTRY % "TwoPass", TWO_PASS),
+    RowKernel("layernorm/{way}.cu", ENTRY % "TwoPass", TWO_PASS),
     idea="a first mean, then sums of what is left: nothing large cancels",
     order=10,
     rows=variants(NORMS, "two-pass"),
@@ -39,7 +39,7 @@ declare(
 declare(
     "layernorm",
     "welford",
-    RowKernel("layernorm/row.cu", ENTRY % "Welford", WELFORD),
+    RowKernel("layernorm/{way}.cu", ENTRY % "Welford", WELFORD),
     idea="mean and variance in one pass over x - x[0]; partial ones merge",
     order=20,
     rows=variants(NORMS, "welford"),

@@ -41,7 +41,7 @@ def residual_params(variant: Variant) -> tuple[Param, ...]:
 declare(
     "rmsnorm",
     "row",
-    RowKernel("rmsnorm/row.cu", "rmsnorm_row<{T}, {W}, {vec}, {hold}>", PLAIN),
+    RowKernel("rmsnorm/{way}.cu", "rmsnorm_{way}<{T}, {W}, {vec}, {hold}>", PLAIN),
     idea="the row is read once and stays in registers while its squares are summed",
     order=10,
     rows=variants(NORMS),
