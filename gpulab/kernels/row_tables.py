@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpulab.kernels.row_shape import Ahead, Kept, Packs, Shape, Streamed
+from gpulab.kernels.row_shape import Ahead, Behind, Kept, Packs, Shape, Streamed
 from gpulab.registry import Capability
 
 Table = Sequence[Shape]
@@ -19,6 +19,8 @@ SHORT: Table = tuple(Kept(1 << i, 4) for i in range(9))
 """Four packs a thread: many rows an SM, which hide each other's barriers."""
 
 PLAIN: Table = (
+    Behind(512, 4, 6, blocks=1, cluster=8),
+    Behind(512, 8, 6, blocks=1, cluster=8),
     *SHORT,
     Streamed(512, 8, 3, blocks=2),
     Streamed(512, 24, 6, blocks=1, regs=8),
@@ -51,11 +53,13 @@ LOG_ONLINE: Table = (
 
 ONLINE: Table = (
     *ALONE,
+    Streamed(512, 10, 7, blocks=2, regs=6, cluster=2, floats=2),
     HALVES,
     Streamed(1024, 12, 3, blocks=1, regs=4, cluster=2),
     Kept(1024, 4, 12),
 )
-"""One exponential an element in the first pass, one in the last."""
+"""One exponential an element in the first pass, one in the last: 112 KB a block, so that more than
+a row is on its way meanwhile."""
 
 MAXIMUM_FIRST: Table = (
     *ALONE,
@@ -72,7 +76,15 @@ MOMENTS: Table = (
     Kept(1024, 4, 12, cluster=2),
     Kept(1024, 4, 12),
 )
+BEHIND_MOMENTS: Table = (
+    Behind(256, 8, 6, blocks=2, cluster=2),
+    Behind(256, 8, 6, blocks=2, cluster=8),
+    Behind(256, 16, 12, blocks=1, cluster=8),
+)
+"""Much is computed: it has to go on while rows wait for each other's moments."""
+
 TWO_PASS: Table = (
+    *BEHIND_MOMENTS,
     *SHORT,
     Streamed(512, 8, 6, blocks=1, holds=True),
     Streamed(512, 8, 3, blocks=2),
@@ -81,6 +93,7 @@ TWO_PASS: Table = (
 """For LayerNorm, which reads two parameters a column besides: once where they stay in registers."""
 
 WELFORD: Table = (
+    *BEHIND_MOMENTS,
     *(Kept(1 << i, 8, resident=768) for i in range(6)),
     Streamed(64, 8, 3, blocks=16),
     *(Kept(1 << i, 8, resident=768) for i in (6, 7)),
