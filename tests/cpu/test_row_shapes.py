@@ -77,6 +77,19 @@ def test_reductions_take_no_more_shared_memory_than_is_left_for_them(case):
     assert (taken == left) == (case.spec.op == "layernorm")
 
 
+def test_two_blocks_of_an_sm_hold_halves_of_rows_and_the_sums_of_their_warps():
+    """What a warp of softmax hands on is counted: with LayerNorm's there would be no room."""
+    case = next(registry.cases("softmax", kernel="online", format="bf16", backend="raw"))
+    of = (case.variant, (9, 0), {"rows": 7, "cols": 131072})
+    code = assembly.prepare(case.spec.build(*of), case.spec.params(case.variant), (9, 0))
+    plan, card = case.spec.plan(*of), arch.get((9, 0))
+    taken = code.resources.shared_bytes
+    assert taken == row_shape.static_bytes(plan.block[0], plan.cluster, floats=2)
+    room = card.shared_per_sm_bytes // 2 - card.shared_reserved_bytes - plan.shared_bytes
+    assert plan.blocks_an_sm == 2
+    assert taken <= room < row_shape.static_bytes(plan.block[0], plan.cluster)
+
+
 def test_every_branch_free_lot_of_a_row_is_there():
     """A row that is gone over once has no check where it is a multiple of two lots of 4 packs."""
     for count in (512, 1024, 520, 4096, 16384, 32768):

@@ -48,6 +48,7 @@ def test_a_block_that_takes_several_rows_gives_the_bits_of_a_block_a_row(one):
         ("layernorm", "welford", 2040, "Streamed<64, 1, 8, 3, 0, 16, kWithin>", 1),
         ("layernorm", "two_pass", 6000, "Streamed<512, 1, 8, 6, 0, 1, kWithin, true>", 1),
         ("softmax", "two_pass", 33000, "Streamed<512, 1, 12, 3, 4, 2, kWithin>", 2),
+        ("softmax", "online", 33000, "Streamed<512, 1, 10, 7, 6, 2, kWithin>", 2),
         ("crossentropy", "online", 2500, "Ahead<64, 1, 4, 16, kWithin>", 1),
         ("crossentropy", "online", 500, "Ahead<8, 16, 4, 8, kWithin>", 1),
     ],
