@@ -4,7 +4,8 @@ Everything is float32 until the one rounding. Contracts name the way to the vari
 shifted data, so that nothing large cancels:
 
 - ``two-pass``: a first mean m, then sums of x - m and (x - m)^2; the first corrects m.
-- ``welford``: one pass over x - x[0], running mean and sum of squares.
+- ``welford``: one pass over x - x[0], running mean and sum of squares (or over x less the mean of
+  what a thread reads first, which is off by no more than that).
 
 With w = 4 sqrt(n) u, m1 = mean|x|, and e = (4 sqrt(n) + 2) u m1 the error of the first mean, the
 two-pass form may be off by

@@ -40,7 +40,7 @@ declare(
     "layernorm",
     "welford",
     RowKernel("layernorm/{way}.cu", ENTRY % "Welford", WELFORD),
-    idea="mean and variance in one pass over x - x[0]; partial ones merge",
+    idea="mean and variance in one pass over shifted data; partial ones merge",
     order=20,
     rows=variants(NORMS, "welford"),
     params=params,

@@ -6,7 +6,7 @@ from gpulab.kernels.row_kernel import ROWS_COLS, SAME, RowKernel, declare, varia
 from gpulab.kernels.row_tables import LOG_ONLINE, MAXIMUM_FIRST
 from gpulab.registry import Param, Variant
 
-ENTRY = "logsoftmax_row<%s, {T}, {W}, {vec}, {hold}>"
+ENTRY = "logsoftmax_{way}<%s, {T}, {W}, {vec}, {hold}>"
 SOURCE = 'M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018'
 
 
@@ -22,8 +22,8 @@ def params(variant: Variant) -> tuple[Param, ...]:
 declare(
     "logsoftmax",
     "two_pass",
-    RowKernel("logsoftmax/row.cu", ENTRY % "TwoPass", MAXIMUM_FIRST),
-    idea="the maximum of the whole row first, then the sum of exponentials",
+    RowKernel("logsoftmax/{way}.cu", ENTRY % "TwoPass", MAXIMUM_FIRST),
+    idea="the maximum first, then the sum of exponentials beside it",
     order=10,
     rows=variants(SAME),
     params=params,
@@ -33,7 +33,7 @@ declare(
 declare(
     "logsoftmax",
     "online",
-    RowKernel("logsoftmax/row.cu", ENTRY % "Online", LOG_ONLINE),
+    RowKernel("logsoftmax/{way}.cu", ENTRY % "Online", LOG_ONLINE),
     idea="maximum and sum in one pass: the sum is rescaled when the maximum grows",
     order=20,
     rows=variants(SAME),

@@ -6,7 +6,7 @@ from gpulab.kernels.row_kernel import ROWS_COLS, SAME, RowKernel, declare, varia
 from gpulab.kernels.row_tables import MAXIMUM_FIRST, ONLINE
 from gpulab.registry import Param, Variant
 
-ENTRY = "softmax_row<%s, {T}, {W}, {vec}, {hold}>"
+ENTRY = "softmax_{way}<%s, {T}, {W}, {vec}, {hold}>"
 SOURCE = 'M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018'
 
 
@@ -22,8 +22,8 @@ def params(variant: Variant) -> tuple[Param, ...]:
 declare(
     "softmax",
     "two_pass",
-    RowKernel("softmax/row.cu", ENTRY % "TwoPass", MAXIMUM_FIRST),
-    idea="the maximum of the whole row first, then the sum of exponentials",
+    RowKernel("softmax/{way}.cu", ENTRY % "TwoPass", MAXIMUM_FIRST),
+    idea="the maximum first, then the sum of exponentials beside it",
     order=10,
     rows=variants(SAME),
     params=params,
@@ -33,7 +33,7 @@ declare(
 declare(
     "softmax",
     "online",
-    RowKernel("softmax/row.cu", ENTRY % "Online", ONLINE),
+    RowKernel("softmax/{way}.cu", ENTRY % "Online", ONLINE),
     idea="maximum and sum in one pass: the sum is rescaled when the maximum grows",
     order=20,
     rows=variants(SAME),
