@@ -43,7 +43,12 @@ ALONE: Table = (
 HALVES = Streamed(512, 12, 3, blocks=2, regs=4, cluster=2)
 """Half a row a block, two blocks an SM: as many threads a row as of 1024, in the same order."""
 
+BEHIND_LONGEST = Behind(512, 8, 6, blocks=1, cluster=8)
+BEHIND_EXPONENTIALS: Table = (Behind(256, 8, 6, blocks=2, cluster=8), BEHIND_LONGEST)
+"""One meeting a row, behind another row's work, whether its maximum comes first or not."""
+
 LOG_ONLINE: Table = (
+    *BEHIND_EXPONENTIALS,
     *ALONE,
     Streamed(1024, 12, 3, blocks=1, regs=4),
     Streamed(1024, 12, 3, blocks=1, regs=4, cluster=2),
@@ -52,6 +57,7 @@ LOG_ONLINE: Table = (
 """One exponential an element: the last pass subtracts."""
 
 ONLINE: Table = (
+    BEHIND_LONGEST,
     *ALONE,
     Streamed(512, 10, 7, blocks=2, regs=6, cluster=2, floats=2),
     HALVES,
@@ -62,6 +68,7 @@ ONLINE: Table = (
 a row is on its way meanwhile."""
 
 MAXIMUM_FIRST: Table = (
+    *BEHIND_EXPONENTIALS,
     *ALONE,
     HALVES,
     Streamed(512, 8, 2, blocks=3, cluster=8),
