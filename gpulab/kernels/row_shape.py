@@ -78,12 +78,6 @@ def static_bytes(group: int, cluster: int, floats: int = PART_FLOATS) -> int:
     return 4 * 2 * floats * max(1, group // WARP) * cluster
 
 
-def ring_bytes(chosen: Streamed | Behind, row: Packs) -> int:
-    """Shared memory of a block whose threads have rings of batches."""
-    batch = next(b for b in (BATCH, 2, 1) if chosen.shared % b == 0)
-    return chosen.ring * batch * chosen.threads * row.kept_bytes
-
-
 Fit = Literal["kWhole", "kWithin", "kBeyond"]
 """A row has just the packs that are kept of one; fewer; or more (``common/row.cuh``)."""
 
@@ -201,7 +195,8 @@ class Streamed(Group):
 
     def shared_bytes(self, row: Packs) -> int:
         """Of a block."""
-        return ring_bytes(self, row)
+        batch = next(b for b in (BATCH, 2, 1) if self.shared % b == 0)
+        return self.ring * batch * self.threads * row.kept_bytes
 
     def on(self, capability: Capability, row: Packs) -> Streamed | None:
         """With as many blocks an SM as the card has room for; None if it has not for one."""
@@ -224,39 +219,27 @@ class Streamed(Group):
 
 
 @dataclass(frozen=True)
-class Behind(Group):
-    """One thread's share of rows that are summed while the one before is written.
+class Behind(Streamed):
+    """The same of two rows: one is summed while the one before is written; whole packs, clusters.
 
     Args:
-        group, shared, blocks, fit: see ``Streamed``.
-        ring: batches a thread has places for; those of two rows at least.
-        cluster: blocks of a row, two or more.
+        group, shared, ring, blocks, cluster, fit: see ``Streamed``; the others do not apply.
     """
 
-    shared: int
-    ring: int
-    blocks: int
-    cluster: int
-    fit: Fit = "kWhole"
-    turns, way = True, "behind"
-
-    @property
-    def packs(self) -> int:
-        """The longest row."""
-        return self.group * self.shared * self.cluster
-
-    def shared_bytes(self, row: Packs) -> int:
-        """Of a block."""
-        return ring_bytes(self, row)
+    way = "behind"
 
     def on(self, capability: Capability, row: Packs) -> Behind | None:
-        """None unless the card has clusters and room, and rows that length in 16-byte packs."""
-        if capability < CLUSTERS or row.kept_bytes != PACK_BYTES or row.count != self.packs:
+        """None unless the card has room and a row fills most of it with packs of 16 bytes."""
+        if capability < CLUSTERS or row.kept_bytes != PACK_BYTES:
             return None
         card = arch.get(capability)
         each = self.shared_bytes(row) + MEETING_BYTES * self.group // WARP * self.cluster
         fits = card.shared_per_sm_bytes // (each + card.shared_reserved_bytes)
-        return self if each <= card.shared_per_block_bytes and fits >= self.blocks else None
+        if each > card.shared_per_block_bytes or fits < self.blocks:
+            return None
+        if not 3 * self.packs < 4 * row.count <= 4 * self.packs:
+            return None
+        return replace(self, fit="kWhole" if row.count == self.packs else "kWithin")
 
     def cpp(self) -> str:
         """The type in device code."""
@@ -299,7 +282,7 @@ class Ahead(Group):
         return f"Ahead<{self.group}, {self.rows}, {BATCH}, {self.blocks}, {self.fit}>"
 
 
-Shape = Kept | Streamed | Behind | Ahead
+Shape = Kept | Streamed | Ahead
 
 
 def plan(chosen: Shape, dims: Dims, row: Packs) -> LaunchPlan:
