@@ -103,11 +103,13 @@ class NumbaBuild:
 
     ``make`` runs only when Numba is installed; its types follow from the kernel's params.
     ``bounds``: threads of a block, and blocks that an SM must hold, which limits the registers.
+    ``cluster``: blocks of a cluster, along x.
     """
 
     make: Callable[[], Callable[..., None]]
     key: str
     bounds: tuple[int, int] | None = None
+    cluster: int = 1
 
 
 @dataclass(frozen=True)

@@ -200,15 +200,13 @@ def python_to_ptx(message: Message) -> Message:
     capability = _capability(message)
     params = params_from(message["params"])
     numba_ptx.argument_types(params)  # loads Numba before the submission can
-    from gpulab.check.numba_device import compile_for
-
-    compile_for(capability)
     spec = importlib.util.spec_from_file_location("submission", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        with numba_ptx.functions_for(capability):
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise _import_error(path, error) from None
     kernel = getattr(module, entry, None)

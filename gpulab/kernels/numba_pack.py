@@ -18,6 +18,8 @@ from gpulab.formats import storage_dtype
 Function = Callable[..., Any]
 
 WORD_BITS = 32
+GLOBAL, SHARED = 1, 3
+"""LLVM's numbers for the address spaces."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,10 @@ class Pack:
     Args:
         count: elements.
         words: 32-bit words.
-        load: (array, pack number) -> words.
-        store: (array, pack number, words).
+        load: (global array that the kernel does not write, pack number) -> words.
+        store: (global array that the kernel does not read, pack number, words).
+        recall: (shared array, pack number) -> words.
+        keep: (shared array, pack number, words).
         values: words -> float32 values.
         narrow: float32 values -> words, to nearest even (not for fp8, which is only read).
         put: (values, place, value) -> values with one replaced.
@@ -38,6 +42,8 @@ class Pack:
     words: int
     load: Function
     store: Function
+    recall: Function
+    keep: Function
     values: Function
     narrow: Function
     put: Function
@@ -130,27 +136,34 @@ def pack(fmt: str, count: int, by_twos: bool = False) -> Pack:
     words_type = types.UniTuple(types.uint32, words)
     values_type = types.UniTuple(types.float32, count)
 
-    def pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
-        data = context.make_array(kind)(context, builder, array).data
-        return builder.gep(builder.bitcast(data, memory.as_pointer()), [index])
+    def pointer(context: Any, builder: Any, kind: Any, values: Any, space: int) -> Any:
+        data = context.make_array(kind)(context, builder, values[0]).data
+        first = builder.addrspacecast(data, ir.PointerType(data.type.pointee, space))
+        return builder.gep(builder.bitcast(first, memory.as_pointer(space)), [values[1]])
+
+    def reading(space: int) -> Function:
+        @intrinsic  # type: ignore[untyped-decorator]
+        def load(typing_context: Any, array: Any, index: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                at = pointer(context, builder, signature.args[0], values, space)
+                held = builder.load(at, align=nbytes)
+                if space == GLOBAL:
+                    held.set_metadata("invariant.load", builder.module.add_metadata([]))
+                if words > 1:
+                    parts = [builder.extract_element(held, i32(i)) for i in range(words)]
+                else:
+                    parts = [builder.zext(held, i32) if nbytes < 4 else held]
+                return context.make_tuple(builder, signature.return_type, parts)
+
+            return words_type(array, types.uint64), generate
+
+        function: Function = load
+        return function
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def load(typing_context: Any, array: Any, index: Any) -> Any:
+    def keep(typing_context: Any, array: Any, index: Any, parts: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            at = pointer(context, builder, signature.args[0], *values)
-            held = builder.load(at, align=nbytes)
-            if words > 1:
-                parts = [builder.extract_element(held, i32(i)) for i in range(words)]
-            else:
-                parts = [builder.zext(held, i32) if nbytes < 4 else held]
-            return context.make_tuple(builder, signature.return_type, parts)
-
-        return words_type(array, types.uint64), generate
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def store(typing_context: Any, array: Any, index: Any, parts: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            at = pointer(context, builder, signature.args[0], *values[:2])
+            at = pointer(context, builder, signature.args[0], values, SHARED)
             each = [builder.extract_value(values[2], i) for i in range(words)]
             if words > 1:
                 held = ir.Constant(memory, ir.Undefined)
@@ -159,6 +172,27 @@ def pack(fmt: str, count: int, by_twos: bool = False) -> Pack:
             else:
                 held = builder.trunc(each[0], memory) if nbytes < 4 else each[0]
             builder.store(held, at, align=nbytes)
+            return context.get_dummy_value()
+
+        return types.void(array, types.uint64, words_type), generate
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def store(typing_context: Any, array: Any, index: Any, parts: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            at = pointer(context, builder, signature.args[0], values, GLOBAL)
+            each = [builder.extract_value(values[2], i) for i in range(words)]
+            if nbytes < 4:
+                each = [builder.trunc(each[0], ir.IntType(16))]
+            operands = ", ".join(f"${1 + i}" for i in range(words))
+            width = f"v{words}.b32" if words > 1 else f"b{min(8 * nbytes, 32)}"
+            form = ir.FunctionType(ir.VoidType(), [at.type, *(part.type for part in each)])
+            text = (
+                f"st.global.cs.{width} [$0], {{{operands}}};"
+                if words > 1
+                else (f"st.global.cs.{width} [$0], $1;")
+            )
+            kinds = ",".join(["l", *(["h" if nbytes < 4 else "r"] * words), "~{memory}"])
+            builder.call(ir.InlineAsm(form, text, kinds, side_effect=True), [at, *each])
             return context.get_dummy_value()
 
         return types.void(array, types.uint64, words_type), generate
@@ -202,7 +236,7 @@ def pack(fmt: str, count: int, by_twos: bool = False) -> Pack:
 
         return values_type(values_type, types.int64, types.float32), generate
 
-    return Pack(count, words, load, store, values_of, narrow, put)
+    return Pack(count, words, reading(GLOBAL), store, reading(SHARED), keep, values_of, narrow, put)
 
 
 @lru_cache(maxsize=1)

@@ -27,11 +27,13 @@ import ctypes
 import importlib
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from gpulab.errors import BuildError
@@ -42,6 +44,7 @@ from gpulab.runtime.toolkit import Capability, Toolkit
 
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _DEBUG_INFO = re.compile(r'(!\{\s*i32 )2(, !"Debug Info Version", i32 3\s*\})')
+_BLOCK_BOUND = re.compile(r'!"maxntidx", i32 \d+')
 _COMPILED: dict[str, NumbaPtx] = {}
 _LOWERED: dict[str, Any] = {}
 """Numba's libraries of LLVM modules, from which it emits PTX for any capability."""
@@ -153,6 +156,7 @@ def compile_numba(
         "function": made_of.digest,
         "types": [str(t) for t in types],
         "bounds": list(build.bounds or ()),
+        "cluster": build.cluster,
         "toolkit": kit.stamp,
         "libnvvm": _stamp(toolkit.nvvm(kit.version[0])),
         "nvjitlink": list(nvjitlink.version(kit.version[0]) or ()),
@@ -166,7 +170,7 @@ def compile_numba(
     if store is not None and (found := store.get(name)) is not None:
         ptx, entry = found[0]["kernel.ptx"].decode(), str(found[1]["entry"])
     else:
-        ptx, entry = _compile(function, types, target, kit, cache.key(facts), build.bounds)
+        ptx, entry = _compile(function, types, target, kit, cache.key(facts), build)
         if store is not None:
             notes = {"entry": entry, "source": function.__code__.co_filename, "name": build.key}
             cache.publish(store, name, {"kernel.ptx": ptx.encode()}, notes)
@@ -187,7 +191,7 @@ def _compile(
     target: str,
     kit: Toolkit,
     lowering: str,
-    bounds: tuple[int, int] | None,
+    build: NumbaBuild,
 ) -> tuple[str, str]:
     """PTX and entry. Typing and lowering, nine tenths of the time, are done once for all targets:
     from 7.5 on Numba's front end does not look at the capability (a test compares the two ways)."""
@@ -198,15 +202,17 @@ def _compile(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the line table of generated functions
             if lowering not in _LOWERED:
-                _LOWERED[lowering] = _compiler()(
-                    function,
-                    types,
-                    device=False,
-                    lineinfo=True,
-                    cc=cc,
-                    abi="numba",
-                    launch_bounds=bounds,
-                )[0]
+                with functions_for(cc):
+                    _LOWERED[lowering] = _compiler()(
+                        function,
+                        types,
+                        device=False,
+                        lineinfo=True,
+                        cc=cc,
+                        abi="numba",
+                        launch_bounds=build.bounds,
+                    )[0]
+                _fix_cluster(_LOWERED[lowering], build.cluster)
             library = _LOWERED[lowering]
             library._nvvm_options["fma"] = 0
             if library._linking_files:
@@ -216,6 +222,27 @@ def _compile(
     except NumbaError as error:
         raise _build_error(error, function) from None
     return ptx, str(library._entry_name)
+
+
+@contextmanager
+def functions_for(capability: Capability) -> Iterator[None]:
+    """Numba compiles device functions for the current card, and there may be none: it is told the
+    capability instead."""
+    dispatcher: Any = importlib.import_module("numba.cuda.dispatcher")
+    ask, card = dispatcher.get_current_device, SimpleNamespace(compute_capability=capability)
+    dispatcher.get_current_device = lambda: card
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = ask
+
+
+def _fix_cluster(library: Any, blocks: int) -> None:
+    """Have the kernel run in clusters of so many blocks along x, for which Numba has no option: a
+    property beside the bound of its blocks (NVVM IR, "Global Property Annotation")."""
+    if blocks > 1:
+        both = rf'\g<0>, !"cluster_dim_x", i32 {blocks}'
+        library._llvm_strs = [_BLOCK_BOUND.sub(both, text) for text in library.llvm_strs]
 
 
 def _link(library: Any, cc: Capability, target: str, kit: Toolkit) -> str:

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.kernels import numba_row, numba_sweep
+from gpulab.kernels import numba_row
 from gpulab.kernels.layernorm.row import SOURCES, params
-from gpulab.kernels.numba_row import Layout
+from gpulab.kernels.numba_columns import Columns
+from gpulab.kernels.numba_function import device
+from gpulab.kernels.numba_layout import MOMENTS, Layout
+from gpulab.kernels.numba_sweep import Sweeps
 from gpulab.kernels.row_kernel import NORMS, variants
 from gpulab.registry import Variant
 
@@ -19,71 +22,81 @@ SHRINK = np.float32(2.0**-80)
 
 def _make(variant: Variant, chosen: Layout) -> Callable[..., Any]:
     """The kernel: x (rows, cols), weight, bias (cols,), y as stored codes, rows, cols, eps."""
-    from numba import cuda, float32, uint32, uint64
+    from numba import cuda, float32, uint32
     from numba.cuda import libdevice
 
     kit = numba_row.tools(variant, chosen)
-    vec, warps, width, add = chosen.vec, chosen.threads // 32, np.uint64(chosen.vec), kit.add
-    put, narrow, store = kit.y.put, kit.y.narrow, kit.y.store
-    load, values_of = kit.y.load, kit.y.values
+    vec, places, both = chosen.vec, 12 * chosen.parts, np.uint32(2 * chosen.parts)
+    anew = np.uint32(6 * chosen.parts)
+    put, narrow, store, values_of = kit.y.put, kit.y.narrow, kit.y.store, kit.y.values
     zero, one = np.float32(0.0), np.float32(1.0)
 
-    @kit.inline
-    def sum_up(state: Any, values: Any, at: Any) -> Any:
-        total, scale = state
+    @device
+    def sum_up(total: Any, values: Any, at: Any, near: Any) -> Any:
         for j in range(vec):
-            total += values[j] * scale
-        return total, scale
+            total += values[j]
+        return total
 
-    @kit.inline
-    def sum_left(state: Any, values: Any, at: Any) -> Any:
+    @device
+    def sum_small(total: Any, values: Any, at: Any, near: Any) -> Any:
+        for j in range(vec):
+            total += values[j] * SHRINK
+        return total
+
+    @device
+    def sum_left(state: Any, values: Any, at: Any, near: Any) -> Any:
         total, squares, shift, scale = state
         for j in range(vec):
-            d = values[j] * scale - shift
+            d = cuda.fma(values[j], scale, -shift)
             total += d
             squares = cuda.fma(d, d, squares)
         return total, squares, shift, scale
 
-    @kit.inline
-    def write(state: Any, values: Any, at: Any) -> Any:
-        y, weight, bias, start, scale, shift, mean, rstd = state
-        factor, offset = values_of(load(weight, at)), values_of(load(bias, at))
+    @device
+    def write(state: Any, values: Any, at: Any, near: Any) -> Any:
+        y, scale, shift, mean, rstd = state
+        factor, offset = values_of(near[0]), values_of(near[1])
         for j in range(vec):
-            centred = values[j] * scale - shift - mean
+            centred = cuda.fma(values[j], scale, -shift) - mean
             values = put(values, j, cuda.fma(centred * rstd, factor[j], offset[j]))
-        store(y, start + at, narrow(values))
+        store(y, at, narrow(values))
         return state
 
-    read = numba_sweep.first(kit, kit.plain, sum_up)
-    sum_again = numba_sweep.again(kit, kit.plain, sum_up)
-    sum_what_is_left = numba_sweep.again(kit, kit.plain, sum_left)
-    finish = numba_sweep.again(kit, kit.plain, write)
+    sweeps, columns = Sweeps(kit, kit.plain), Columns(kit, 2)
+    begin, following = sweeps.begin(), sweeps.following()
+    read, left, small = sweeps.first(sum_up), sweeps.again(sum_left), sweeps.again(sum_small)
+    finish, given = sweeps.again(write, columns.near, last=True), columns.given
+    add, add_both = kit.add(1), kit.add(2)
+    none = np.uint32(0)
 
     def layernorm_two_pass(
         x: Any, weight: Any, bias: Any, y: Any, rows: Any, cols: Any, eps: Any
     ) -> None:
         kept = cuda.shared.array(0, uint32, alignment=16)
-        part = cuda.shared.array((6, warps), float32)
-        packs = uint64(cols) // width
-        start = uint64(cuda.blockIdx.x) * packs
+        part = cuda.shared.array(places, float32)
+        here = begin(x, kept, rows, cols)
+        parameters = given((weight, bias), here[4])
         count = float32(cols)
-        scale, again = one, 0
-        shift = add(read((zero, one), x, start, packs, kept)[0], part[0]) / count
-        while True:
-            left = sum_what_is_left((zero, zero, shift, scale), x, start, packs, kept)
-            mean = add(left[0], part[again + 1]) / count
-            variance = add(left[1], part[again + 2]) / count - mean * mean
-            if variance < float32(np.inf) or again:
-                break
-            scale, again = SHRINK, 3  # places of its own in shared memory
-            shift = add(sum_again((zero, scale), x, start, packs, kept)[0], part[3]) / count
-        # Rounding may take it below 0 in a row of equal values; a NaN stays.
-        if variance < zero:
-            variance = zero
-        spread = variance + eps * scale * scale
-        # A constant row times 2^-80 has neither variance nor eps left; its results are the bias.
-        rstd = zero if spread == zero else one / libdevice.sqrtf(spread)
-        finish((y, weight, bias, start, scale, shift, mean, rstd), x, start, packs, kept)
+        while here[0] < here[3]:
+            scale, again = one, none
+            shift = add((read(zero, x, here, kept),), part, none, here[1])[0] / count
+            while True:
+                sums = left((zero, zero, shift, scale), x, here, kept, none)
+                total, squares = add_both((sums[0], sums[1]), part, uint32(again + both), here[1])
+                mean = total / count
+                variance = squares / count - mean * mean
+                if variance < float32(np.inf) or again:
+                    break
+                scale, again = SHRINK, anew  # places of its own in shared memory
+                shift = add((small(zero, x, here, kept, none),), part, again, here[1])[0] / count
+            # Rounding may take it below 0 in a row of equal values; a NaN stays.
+            if variance < zero:
+                variance = zero
+            spread = variance + eps * scale * scale
+            # A constant row times 2^-80 has neither variance nor eps left: y is the bias.
+            rstd = zero if spread == zero else one / libdevice.sqrtf(spread)
+            finish((y, scale, shift, mean, rstd), x, here, kept, parameters)
+            here = following(here)
 
     return layernorm_two_pass
 
@@ -96,5 +109,6 @@ numba_row.declare(
     order=30,
     rows=variants(NORMS, "two-pass"),
     params=params,
+    table=MOMENTS,
     source=SOURCES["two-pass"],
 )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpulab.kernels import numba_row, numba_sweep
-from gpulab.kernels.numba_row import Layout, Source, Tools
+from gpulab.kernels import numba_row
+from gpulab.kernels.numba_columns import Columns
+from gpulab.kernels.numba_function import Function, device
+from gpulab.kernels.numba_layout import PLAIN, TWO_ARRAYS, Layout
+from gpulab.kernels.numba_row import Source, Tools
+from gpulab.kernels.numba_sweep import Sweeps
 from gpulab.kernels.rmsnorm.row import KEPT, ROUNDED, SOURCE, params, residual_params
 from gpulab.kernels.row_kernel import NORMS, variants
 from gpulab.registry import Variant
-
-Function = Callable[..., Any]
 
 SHRINK = np.float32(2.0**-80)
 """A row whose squares overflow is taken times this: exact, and finite."""
@@ -21,35 +23,37 @@ SHRINK = np.float32(2.0**-80)
 
 def _pair(kit: Tools, rounded: bool) -> Source:
     """X + residual of each pack; ``rounded``: as it is stored."""
-    load, values, put, narrow = kit.x.load, kit.x.values, kit.x.put, kit.x.narrow
-    vec, copy, inline = kit.layout.vec, kit.copy, kit.inline
-    other = np.uint64(kit.layout.threads * kit.layout.keep)
+    from numba import uint64
 
-    @inline
+    load, values, put, narrow = kit.x.load, kit.x.values, kit.x.put, kit.x.narrow
+    vec, copy, recall = kit.layout.vec, kit.copy, kit.x.recall
+    other = np.uint64(kit.layout.threads * kit.layout.ring)
+
+    @device
     def total(a: Any, b: Any) -> Any:
         mine, theirs = values(a), values(b)
         for j in range(vec):
             mine = put(mine, j, mine[j] + theirs[j])
         return mine
 
-    @inline
+    @device
     def fetch_both(rows: Any, at: Any) -> Any:
         return load(rows[0], at), load(rows[1], at)
 
-    @inline
+    @device
     def copy_both(kept: Any, place: Any, rows: Any, at: Any) -> None:
         copy(kept, place, rows[0], at)
-        copy(kept, other + place, rows[1], at)
+        copy(kept, uint64(other + place), rows[1], at)
 
-    @inline
+    @device
     def recall_both(kept: Any, at: Any) -> Any:
-        return load(kept, at), load(kept, other + at)
+        return recall(kept, at), recall(kept, uint64(other + at))
 
-    @inline
+    @device
     def values_of_both(held: Any) -> Any:
         return total(held[0], held[1])
 
-    @inline
+    @device
     def values_as_stored(held: Any) -> Any:
         return values(narrow(total(held[0], held[1])))
 
@@ -57,92 +61,130 @@ def _pair(kit: Tools, rounded: bool) -> Source:
     return Source(fetch_both, copy_both, recall_both, values_of)
 
 
-def _parts(kit: Tools, source: Source) -> tuple[Function, Function, Function]:
-    """``read`` and ``shrunk`` (times 2^-80) sum the squares of a row, ``finish`` writes y."""
-    from numba import cuda
+@dataclass(frozen=True)
+class _Norm:
+    """Device functions of a row's normalisation.
 
-    vec, inline, put, narrow = kit.layout.vec, kit.inline, kit.y.put, kit.y.narrow
-    store, load, values_of = kit.y.store, kit.y.load, kit.y.values
+    Args:
+        begin: see ``Sweeps``.
+        following: see ``Sweeps``.
+        given: see ``Columns``.
+        normalise: (sum of squares, y, rows, parameters, here, kept, cols, eps, shared array).
+        add: sums of a value over the row.
+    """
 
-    @inline
-    def square(total: Any, values: Any, at: Any) -> Any:
-        for j in range(vec):
-            total = cuda.fma(values[j], values[j], total)
-        return total
+    begin: Function
+    following: Function
+    given: Function
+    normalise: Function
+    add: Function
 
-    @inline
-    def small_square(total: Any, values: Any, at: Any) -> Any:
+
+def _norm(kit: Tools, sweeps: Sweeps) -> _Norm:
+    from numba import cuda, float32
+    from numba.cuda import libdevice
+
+    vec, put, narrow = kit.layout.vec, kit.y.put, kit.y.narrow
+    store, values_of, columns = kit.y.store, kit.y.values, Columns(kit, 1)
+    anew, none = np.uint32(2 * kit.layout.parts), np.uint32(0)
+
+    @device
+    def small_square(total: Any, values: Any, at: Any, near: Any) -> Any:
         for j in range(vec):
             small = values[j] * SHRINK
             total = cuda.fma(small, small, total)
         return total
 
-    @inline
-    def write(state: Any, values: Any, at: Any) -> Any:
-        y, weight, start, scale, rstd = state
-        factor = values_of(load(weight, at))
+    @device
+    def write(state: Any, values: Any, at: Any, near: Any) -> Any:
+        y, scale, rstd = state
+        factor = values_of(near[0])
         for j in range(vec):
             values = put(values, j, values[j] * scale * rstd)
         values = values_of(narrow(values))
         for j in range(vec):
             values = put(values, j, values[j] * factor[j])
-        store(y, start + at, narrow(values))
+        store(y, at, narrow(values))
         return state
 
-    return (
-        numba_sweep.first(kit, source, square),
-        numba_sweep.again(kit, source, small_square),
-        numba_sweep.again(kit, source, write),
-    )
+    add, again = kit.add(1), sweeps.again(small_square)
+    finish = sweeps.again(write, columns.near, last=True)
+
+    @device
+    def normalise(
+        total: Any,
+        y: Any,
+        x: Any,
+        weight: Any,
+        here: Any,
+        kept: Any,
+        cols: Any,
+        eps: Any,
+        part: Any,
+    ) -> None:
+        scale = float32(1.0)
+        if not (total < float32(np.inf)):
+            scale = SHRINK
+            total = add((again(float32(0.0), x, here, kept, none),), part, anew, here[1])[0]
+        spread = total / float32(cols) + eps * scale * scale
+        rstd = float32(1.0) / libdevice.sqrtf(spread)
+        finish((y, scale, rstd), x, here, kept, weight)
+
+    return _Norm(sweeps.begin(), sweeps.following(), columns.given, normalise, add)
 
 
 def _make(variant: Variant, chosen: Layout) -> Function:
     """The kernel: x (rows, cols), weight (cols,), y as stored codes, rows, cols, eps."""
-    from numba import cuda, float32, uint32, uint64
-    from numba.cuda import libdevice
+    from numba import cuda, float32, uint32
 
     kit = numba_row.tools(variant, chosen)
-    read, shrunk, finish = _parts(kit, kit.plain)
-    add, warps, width = kit.add, chosen.threads // 32, np.uint64(chosen.vec)
+    sweeps = Sweeps(kit, kit.plain)
+    norm = _norm(kit, sweeps)
+    begin, following, given = norm.begin, norm.following, norm.given
+    normalise, add, none = norm.normalise, norm.add, np.uint32(0)
+    vec, places = chosen.vec, 4 * chosen.parts
+
+    @device
+    def square(total: Any, values: Any, at: Any, near: Any) -> Any:
+        for j in range(vec):
+            total = cuda.fma(values[j], values[j], total)
+        return total
+
+    read = sweeps.first(square)
 
     def rmsnorm_row(x: Any, weight: Any, y: Any, rows: Any, cols: Any, eps: Any) -> None:
         kept = cuda.shared.array(0, uint32, alignment=16)
-        first = cuda.shared.array(warps, float32)
-        second = cuda.shared.array(warps, float32)
-        packs = uint64(cols) // width
-        start = uint64(cuda.blockIdx.x) * packs
-        total = add(read(float32(0.0), x, start, packs, kept), first)
-        scale = float32(1.0)
-        if not (total < float32(np.inf)):
-            scale = SHRINK
-            total = add(shrunk(float32(0.0), x, start, packs, kept), second)
-        spread = total / float32(cols) + eps * scale * scale
-        rstd = float32(1.0) / libdevice.sqrtf(spread)
-        finish((y, weight, start, scale, rstd), x, start, packs, kept)
+        part = cuda.shared.array(places, float32)
+        here = begin(x, kept, rows, cols)
+        parameters = given((weight,), here[4])
+        while here[0] < here[3]:
+            total = add((read(float32(0.0), x, here, kept),), part, none, here[1])[0]
+            normalise(total, y, x, parameters, here, kept, cols, eps, part)
+            here = following(here)
 
     return rmsnorm_row
 
 
 def _make_residual(variant: Variant, chosen: Layout) -> Function:
     """The kernel: x, residual (rows, cols), weight (cols,), y, residual_out, rows, cols, eps."""
-    from numba import cuda, float32, uint32, uint64
-    from numba.cuda import libdevice
+    from numba import cuda, float32, uint32
 
     kit = numba_row.tools(variant, chosen)
-    source = _pair(kit, variant.contract == "rounded-sum")
-    _, shrunk, finish = _parts(kit, source)
-    add, warps, width = kit.add, chosen.threads // 32, np.uint64(chosen.vec)
-    vec, store, narrow = chosen.vec, kit.x.store, kit.x.narrow
+    sweeps = Sweeps(kit, _pair(kit, variant.contract == "rounded-sum"))
+    norm = _norm(kit, sweeps)
+    begin, following, given = norm.begin, norm.following, norm.given
+    normalise, add, none = norm.normalise, norm.add, np.uint32(0)
+    vec, places, store, narrow = chosen.vec, 4 * chosen.parts, kit.x.store, kit.x.narrow
 
-    @kit.inline
-    def keep_and_square(state: Any, values: Any, at: Any) -> Any:
-        total, out, start = state
-        store(out, start + at, narrow(values))
+    @device
+    def keep_and_square(state: Any, values: Any, at: Any, near: Any) -> Any:
+        total, out = state
+        store(out, at, narrow(values))
         for j in range(vec):
             total = cuda.fma(values[j], values[j], total)
-        return total, out, start
+        return total, out
 
-    read = numba_sweep.first(kit, source, keep_and_square)
+    read = sweeps.first(keep_and_square)
 
     def rmsnorm_residual(
         x: Any,
@@ -155,20 +197,15 @@ def _make_residual(variant: Variant, chosen: Layout) -> Function:
         eps: Any,
     ) -> None:
         kept = cuda.shared.array(0, uint32, alignment=16)
-        first = cuda.shared.array(warps, float32)
-        second = cuda.shared.array(warps, float32)
-        packs = uint64(cols) // width
-        start = uint64(cuda.blockIdx.x) * packs
+        part = cuda.shared.array(places, float32)
         both = (x, residual)
-        state = (float32(0.0), residual_out, start)
-        total = add(read(state, both, start, packs, kept)[0], first)
-        scale = float32(1.0)
-        if not (total < float32(np.inf)):
-            scale = SHRINK
-            total = add(shrunk(float32(0.0), both, start, packs, kept), second)
-        spread = total / float32(cols) + eps * scale * scale
-        rstd = float32(1.0) / libdevice.sqrtf(spread)
-        finish((y, weight, start, scale, rstd), both, start, packs, kept)
+        here = begin(both, kept, rows, cols)
+        parameters = given((weight,), here[4])
+        while here[0] < here[3]:
+            squares, _ = read((float32(0.0), residual_out), both, here, kept)
+            total = add((squares,), part, none, here[1])[0]
+            normalise(total, y, both, parameters, here, kept, cols, eps, part)
+            here = following(here)
 
     return rmsnorm_residual
 
@@ -181,6 +218,7 @@ numba_row.declare(
     order=30,
     rows=variants(NORMS),
     params=params,
+    table=PLAIN,
     source=SOURCE,
 )
 
@@ -192,6 +230,7 @@ numba_row.declare(
     order=31,
     rows=KEPT,
     params=residual_params,
+    table=TWO_ARRAYS,
     source=SOURCE,
     arrays=2,
 )
@@ -204,6 +243,7 @@ numba_row.declare(
     order=32,
     rows=ROUNDED,
     params=residual_params,
+    table=TWO_ARRAYS,
     source=SOURCE,
     arrays=2,
 )
