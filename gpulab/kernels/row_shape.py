@@ -25,8 +25,8 @@ BATCH = 4
 """Loads that are in flight together; packs in shared memory are a multiple of them."""
 PART_FLOATS = 6
 """What a warp hands on, each in two places: of LayerNorm; of other rows less."""
-MEETING_BYTES = (4 * 4 + 8) * 6
-"""The same of a row that is summed behind another, and a barrier, in six places."""
+BEHIND_BYTES = 4 * 4
+"""What it hands on of a row that is summed behind another: LayerNorm's; of other rows less."""
 ASYNC: Capability = (8, 0)
 """From here a copy into shared memory needs no registers (cp.async, of whole words)."""
 CLUSTERS: Capability = (9, 0)
@@ -198,12 +198,17 @@ class Streamed(Group):
         batch = next(b for b in (BATCH, 2, 1) if self.shared % b == 0)
         return self.ring * batch * self.threads * row.kept_bytes
 
+    @property
+    def meeting_bytes(self) -> int:
+        """Shared memory of a block where its warps meet."""
+        return static_bytes(self.group, self.cluster, self.floats)
+
     def on(self, capability: Capability, row: Packs) -> Streamed | None:
         """With as many blocks an SM as the card has room for; None if it has not for one."""
         if capability < (ASYNC if self.cluster == 1 else CLUSTERS) or not row.whole_words:
             return None
         card = arch.get(capability)
-        each = self.shared_bytes(row) + static_bytes(self.group, self.cluster, self.floats)
+        each = self.shared_bytes(row) + self.meeting_bytes
         if each > card.shared_per_block_bytes or row.count > self.packs:
             return None
         fits = card.shared_per_sm_bytes // (each + card.shared_reserved_bytes)
@@ -228,18 +233,16 @@ class Behind(Streamed):
 
     way = "behind"
 
-    def on(self, capability: Capability, row: Packs) -> Behind | None:
-        """None unless the card has room and a row fills most of it with packs of 16 bytes."""
-        if capability < CLUSTERS or row.kept_bytes != PACK_BYTES:
-            return None
-        card = arch.get(capability)
-        each = self.shared_bytes(row) + MEETING_BYTES * self.group // WARP * self.cluster
-        fits = card.shared_per_sm_bytes // (each + card.shared_reserved_bytes)
-        if each > card.shared_per_block_bytes or fits < self.blocks:
-            return None
-        if not 3 * self.packs < 4 * row.count <= 4 * self.packs:
-            return None
-        return replace(self, fit="kWhole" if row.count == self.packs else "kWithin")
+    @property
+    def meeting_bytes(self) -> int:
+        """Six places of a part a warp, and a barrier each."""
+        return 6 * (BEHIND_BYTES * self.group // WARP * self.cluster + 8)
+
+    def on(self, capability: Capability, row: Packs) -> Streamed | None:
+        """None unless all its blocks fit and a row fills most of it with packs of 16 bytes."""
+        here = super().on(capability, row)
+        fills = row.kept_bytes == PACK_BYTES and 4 * row.count > 3 * self.packs
+        return here if here is not None and here.blocks == self.blocks and fills else None
 
     def cpp(self) -> str:
         """The type in device code."""
