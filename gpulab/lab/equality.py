@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab import ops, registry
+from gpulab.kernels.row_shape import CLUSTERS
 from gpulab.lab.compiling import compile_ahead
 from gpulab.lab.runner import KernelRunner
-from gpulab.registry import Case
+from gpulab.registry import Case, RawBuild
 from gpulab.runtime.device import Device
 
 MATMUL_SIZES: tuple[dict[str, int], ...] = (
@@ -47,6 +48,12 @@ ROW_SIZES: tuple[dict[str, int], ...] = (
 )
 """One element, odd rows, rows in registers, rows that leave them, rows in which lessons show."""
 
+LONG_ROWS: tuple[dict[str, int], ...] = (
+    {"rows": 2, "cols": 131072},
+    {"rows": 1, "cols": 128256},
+)
+"""Further ones of kernels that have a source of their own for long rows: whole, and shorter."""
+
 
 def _attention(**dims: int) -> dict[str, int]:
     plain = {
@@ -73,7 +80,24 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
 
 def sizes_of(case: Case, sizes: Sequence[Mapping[str, int]]) -> tuple[Mapping[str, int], ...]:
     """The sizes at which a kernel's digests are taken."""
-    return (*sizes, *(ALIGNED_SIZES if case.spec.only_capability else ()))
+    further = ALIGNED_SIZES if case.spec.only_capability else ()
+    return (*sizes, *further, *(LONG_ROWS if _has_long_rows(case) else ()))
+
+
+def _has_long_rows(case: Case) -> bool:
+    """Whether long rows take another source than short ones where clusters may share them."""
+    build, dims = (
+        case.spec.build,
+        [p.name for p in case.spec.params(case.variant) if p.role == "dim"],
+    )
+    if case.spec.backend != "raw" or build is None or dims != ["rows", "cols"]:
+        return False
+    ways = {
+        source.source
+        for size in (ROW_SIZES[0], LONG_ROWS[0])
+        if isinstance(source := build(case.variant, CLUSTERS, size), RawBuild)
+    }
+    return len(ways) > 1
 
 
 def digest(array: NDArray[Any]) -> str:
@@ -102,7 +126,7 @@ def digests(
         if c.refusal(device.target, device.kind, dims) is None
         and run_of(_run(c, device, dims, seed)) not in known
     ]
-    for dims in (*sizes, *ALIGNED_SIZES):
+    for dims in (*sizes, *ALIGNED_SIZES, *LONG_ROWS):
         compile_ahead([c for c, mine in runs if mine is dims], device, dims)
     for case, dims in runs:
         yield digest_line(case, device, dims, seed)
