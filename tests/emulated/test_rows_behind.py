@@ -70,19 +70,19 @@ def inputs(one, rows, cols, family="normal"):
 
 @pytest.mark.parametrize("number", range(len(KERNELS)), ids=["-".join(k) for k in KERNELS])
 def test_every_family_in_rows_behind_each_other(number, taken):
-    """Two clusters, seven rows each; some are gone over again times a tiny power of two."""
+    """Two clusters, seven rows each; some are gone over again times a tiny power of two. Softmaxes,
+    of which two share all that a shorter row changes, take turns with the shapes."""
     op, name = KERNELS[number]
-    for turn, (shape, fewer) in enumerate(((SMALL, 0), (SHORTER, 70))):
+    ways = ((SMALL, 0), (SHORTER, 70))
+    for turn, (shape, fewer) in enumerate(ways if number < 3 else ways[number % 2 :][:1]):
         taken(shape, clusters=2)
         fmt = FORMATS[(number + turn) % 3]
         names = families_for(fmt)
         dims = {"rows": len(names), "cols": columns(fmt, shape, fewer)}
         one = case(op, name, fmt)
         build = one.spec.build(one.variant, HOPPER, dims)
-        assert (build.source, build.entry.endswith(f", {shape.cpp()}>")) == (
-            f"{op}/behind.cu",
-            True,
-        )
+        assert build.source == f"{op}/behind.cu"
+        assert build.entry.endswith(f", {shape.cpp()}>")
         j = judge(one, dims, HOPPER, families=[together(names, range(1))])
         assert j.arithmetic_passed, (one.label, dims, j.reason)
         assert not j.structure, (one.label, dims, j.reason)
@@ -90,12 +90,12 @@ def test_every_family_in_rows_behind_each_other(number, taken):
 
 @pytest.mark.parametrize("key", KERNELS, ids="-".join)
 def test_bits_are_those_of_a_cluster_a_row_however_many_rows_there_are(key, taken):
-    """One row, two, one more than there are clusters, more than there are places of meetings."""
+    """One row, one more than there are clusters, more than there are places of meetings."""
     one = case(*key, "fp32")
     stored = inputs(one, 7, columns("fp32", SMALL))
     taken(SMALL, clusters=7)
     alone = outputs(one, stored)
-    for rows, clusters in ((1, 1), (2, 1), (3, 2), (7, 1)):
+    for rows, clusters in ((1, 1), (2, 1), (7, 1)):
         taken(SMALL, clusters)
         assert outputs(one, stored | {"x": stored["x"][:rows]}) == alone[:rows]
 
@@ -127,16 +127,15 @@ def test_what_is_not_finite_stays_in_its_row(key, taken):
             assert np.isnan(y).all()
 
 
-@pytest.mark.parametrize("size", [1e25, 2e38])
 @pytest.mark.parametrize("key", KERNELS[:3], ids="-".join)
-def test_rows_whose_squares_overflow_are_gone_over_again(key, size, taken):
+def test_rows_whose_squares_overflow_are_gone_over_again(key, taken):
     """Every second row; the others' bits do not change by it."""
     one = case(*key, "fp32")
     stored = inputs(one, 7, columns("fp32", SMALL))
     taken(SMALL)
     plain = outputs(one, stored)
     x = stored["x"].copy()
-    x[::2] *= np.float32(size / np.abs(x).max())
+    x[::2] *= np.float32(2e38 / np.abs(x).max())
     got = outputs(one, stored | {"x": x})
     exact = x.astype(np.float64)
     if key[0] == "layernorm":
