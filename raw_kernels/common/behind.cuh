@@ -4,18 +4,21 @@
 // Every thread has a ring of kRing batches of places of its own (no other thread touches them: no
 // barrier), room for two rows and for what is coming. A warp sums row q + 1, sends what it found to
 // every block of the cluster, and only then waits for what all warps found in row q, which was sent a
-// whole row ago: an mbarrier counts it. In the loop over rows there is no barrier of the block or of the
-// cluster; that of the cluster is passed where a row has to be gone over once more (together).
+// whole row ago: an mbarrier counts it. No barrier of the block or of the cluster is passed in the loop
+// over rows.
 //
-// No deadlock. A warp waits for meeting q only when it has sent its part of meetings 0 .. q (and of q + 1,
-// where there is such a row), and sending waits for nothing but the warp's own copies: by induction
-// over q every meeting completes. What decides about together() is a result of a meeting, the same in
-// all threads of the cluster, so all of them go there for the same rows, in the same order.
+// No deadlock. A warp waits for a meeting only when it has sent its part of it and of all before it (and
+// of row q + 1's, where there is such a row, before it waits for row q's), and sending waits for nothing
+// but the warp's own copies: by induction over the meetings every one completes. Whether a row is gone
+// over again, with a meeting more (together), is decided by the result of a meeting, which has the same
+// bits in all threads of the cluster: so all of them have the same meetings in the same order.
 //
-// No part is overwritten that is still read. Meetings use four places in turns. Who sends its part of
-// q + 4 has passed meeting q + 2, to which every warp sent after it had read meeting q. For the same
-// reason no barrier is two phases ahead of a warp that waits, and none gets bytes of q + 4 in the phase
-// of q. A block that ends has passed its last meeting, and nothing is sent to it after that.
+// No part is overwritten that is still read. Meetings of rows use four places in turns: who sends its
+// part of q + 4 has passed meeting q + 2, to which every warp sent after it had read meeting q. Those of
+// together() use two others: who sends its part of one has passed the one before, to which every warp sent
+// after it had read the one before that. For the same reasons no barrier is two phases ahead of a warp
+// that waits, and none gets bytes of a phase while the one before it is open. A block that ends has passed
+// its last meeting, and nothing is sent to it after that.
 #pragma once
 
 #include "common/row.cuh"
@@ -31,7 +34,7 @@ struct Behind {
     // Part: what a warp finds in a row: 4, 8 or 16 bytes.
     template <typename T, class Part>
     struct Rows {
-        static constexpr int kVec = 16 / sizeof(T), kMine = kPacks;
+        static constexpr int kVec = 16 / sizeof(T);
         static constexpr int kOfColumns = kPacks;  // packs of each parameter that stay in registers
         static constexpr int kBatch = kPacks % 4 == 0 ? 4 : kPacks % 2 == 0 ? 2 : 1;
         static constexpr int kBatches = kPacks / kBatch;
@@ -43,7 +46,7 @@ struct Behind {
         static_assert((kParts & (kParts - 1)) == 0, "a power of two");
         using Raw = Pack<T, kVec>;
 
-        unsigned row;      // that is written
+        unsigned row;       // that is written
         unsigned turn = 0;  // rows before it
         const unsigned step, rows;
         const int packs, member;
