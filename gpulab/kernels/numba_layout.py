@@ -57,7 +57,8 @@ MOMENTS: Table = (
 TWO_ARRAYS: Table = (
     *SHORT,
     Kept(512, 0, 8, resident=512),
-    *(Streamed(256, 8, 3, blocks=2, cluster=cluster) for cluster in (4, 8)),
+    Streamed(256, 8, 3, blocks=2, cluster=4),
+    Streamed(256, 8, 2, blocks=3, cluster=8),
     Streamed(512, 8, 3, blocks=1, cluster=8),
     Kept(512, 0, 12),
 )
