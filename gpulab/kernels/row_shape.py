@@ -73,9 +73,18 @@ def held_bytes(elements: int, fmt: str) -> int:
     return max(4, elements * storage_dtype(fmt).itemsize)
 
 
+PLACES_ALIGNED = 128
+"""Where packs begin in shared memory: an asynchronous copy to half a sector takes longer."""
+
+
+def aligned(meetings: int) -> int:
+    """Bytes of shared memory before the packs."""
+    return -(-meetings // PLACES_ALIGNED) * PLACES_ALIGNED
+
+
 def static_bytes(group: int, cluster: int, floats: int = PART_FLOATS) -> int:
     """Shared memory of the reductions over a row's threads."""
-    return 4 * 2 * floats * max(1, group // WARP) * cluster
+    return aligned(4 * 2 * floats * max(1, group // WARP) * cluster)
 
 
 Fit = Literal["kWhole", "kWithin", "kBeyond"]
@@ -236,7 +245,7 @@ class Behind(Streamed):
     @property
     def meeting_bytes(self) -> int:
         """Six places of a part a warp, and a barrier each."""
-        return 6 * (BEHIND_BYTES * self.group // WARP * self.cluster + 8)
+        return aligned(6 * (BEHIND_BYTES * self.group // WARP * self.cluster + 8))
 
     def on(self, capability: Capability, row: Packs) -> Streamed | None:
         """None unless all its blocks fit and a row fills most of it with packs of 16 bytes."""

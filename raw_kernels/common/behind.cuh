@@ -51,7 +51,7 @@ struct Behind {
         const unsigned step, rows;
         const int packs, member;
 
-        // Loads are asked for; barriers are made, and used once ready() has been called.
+        // Barriers are made, and used once ready() has been called; loads are asked for.
         Rows(const T* x, int count, int cols)
             : row(blockIdx.x / kCluster),
               step(gridDim.x / kCluster),
@@ -60,7 +60,7 @@ struct Behind {
               member(ptx::cluster_rank() * kGroup + threadIdx.x),
               from(reinterpret_cast<const char*>(x + size_t(row) * cols) + member * 16),
               jump((long long)step * cols * int(sizeof(T)) - (long long)kPacks * kTeam * 16) {
-            extern __shared__ uint4 row_places[];
+            extern __shared__ __align__(128) uint4 row_places[];  // see row.cuh
             alignas(16) __shared__ Part all[kAll][kParts];
             __shared__ unsigned long long counters[kAll];
             left = row < rows ? ((rows - row - 1) / step + 1) * kBatches : 0;
@@ -68,15 +68,15 @@ struct Behind {
             base = ptx::shared_address(places);
             parts = &all[0][0];
             barriers = ptx::shared_address(counters);
-#pragma unroll
-            for (int n = 0; n < kRing; ++n) ask(n);
             if (threadIdx.x == 0) {
 #pragma unroll
                 for (int i = 0; i < kAll; ++i) ptx::mbarrier_init(barriers + ptx::kBarrierBytes * i, 1);
                 ptx::mbarrier_init_fence();
             }
             __syncwarp();
-            ptx::cluster_arrive();
+            ptx::cluster_arrive();  // before anything is asked for: it waits for what is on its way
+#pragma unroll
+            for (int n = 0; n < kRing; ++n) ask(n);
         }
         void ready() const { ptx::cluster_wait(); }
 

@@ -67,8 +67,9 @@ struct Team {
         here = inside() ? packs : 0;
     }
 
+    // Aligned, so that copies write whole sectors of shared memory: halves take longer (docs/performance.md).
     static uint4* shared_places() {
-        extern __shared__ uint4 row_places[];
+        extern __shared__ __align__(128) uint4 row_places[];
         return row_places;
     }
 
