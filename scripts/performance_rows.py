@@ -42,13 +42,14 @@ def _array_bytes(record: Record) -> int:
 
 
 MECHANISMS = {
-    "layernorm": "Where they do not stay in registers, weight and bias come from L2 for every "
-    "row, as many elements as are read of x and written of y.",
-    "rmsnorm": "The weight comes from L2 for every row.",
-    "two_pass": "The exponentials of its sum wait for the maximum of the whole row, and while "
-    "they are computed nothing of that row is on its way.",
+    "layernorm": "It computes the most a column. Where they do not stay in registers, weight and "
+    "bias come from L2 for every row, as many elements as are read of x and written of y.",
+    "rmsnorm": "Where it does not stay in registers, the weight comes from L2 for every row.",
+    "rmsnorm residual": "What is stored of the sum is on its way when the blocks of a row meet, "
+    "and their barrier waits for it.",
+    "two_pass": "The exponentials of its sum wait for the largest that a thread, or a row, has.",
 }
-"""What a row does that others of as many bytes do not: by operation, or kernel of softmaxes."""
+"""What a row does that others of as many bytes do not; by both names, or one of them."""
 
 
 def expected(op: str) -> list[Key]:
@@ -189,7 +190,8 @@ def _reason(
             f"The fastest of as many bytes: {_listed(alone)}{'' if allowed else _with(room)}."
         )
     kernel = key[1].split()[0].split("/")[1]
-    text += [MECHANISMS[name] for name in (key[0], kernel) if name in MECHANISMS][:1]
+    named = (f"{key[0]} {kernel.removesuffix('_rounded')}", key[0], kernel)
+    text += [MECHANISMS[name] for name in named if name in MECHANISMS][:1]
     return " ".join(text)
 
 

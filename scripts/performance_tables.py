@@ -189,9 +189,8 @@ TARGETS = (
 
 LIMITS = {
     "blocked": "The copies into shared memory are instructions of the threads that multiply.",
-    "blocked_tma": "In the last round there are fewer tiles than places: where two of them come to "
-    "one multiprocessor, the launch lasts a tile longer, and so its times are of two kinds. Halves "
-    "of tiles in that round would fit every time (see what was tried).",
+    "blocked_tma": "A tile is long: fewer of them than places, or a last round of few, leave "
+    "multiprocessors idle, though tiles of that round are halved.",
     "wgmma": "The tiles of a round that is not full leave multiprocessors idle, here as in the "
     "library; sums that are split in K would fill them.",
 }
