@@ -275,11 +275,12 @@ class CudaDevice(Device):
         static = function.resources.shared_bytes if function.resources else 0
         large = plan.shared_bytes + static > _UNASKED_SHARED_BYTES
         if isinstance(kernel, NumbaKernel):
-            if not large:
+            if not large and plan.cluster == 1:
                 plan = replace(plan, grid=self._grid(plan, None))
                 start = kernel.bind(plan, [getattr(a, "handle", a) for a in args])
                 return lambda: self._run(function.entry, start)
-            kernel = self._load(code, kernel.cubin)  # Numba's launch cannot ask for more
+            # Numba's launch cannot ask for more, nor its kernel be asked how many clusters fit.
+            kernel = self._load(code, kernel.cubin)
         maps = {box.param: partial(tensor_map.of_array, box=box) for box in plan.maps}
         packed = packing.pack(function.params, args, card_arrays.address, code.abi, maps)
         values = tuple(card_arrays.by_value(part) for part in packed)

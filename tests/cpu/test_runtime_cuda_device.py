@@ -1,5 +1,6 @@
 """The card's device over a fake CuPy: what it launches, and what it says when it goes wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ from gpulab.errors import (
     UsageError,
 )
 from gpulab.registry import LaunchPlan, Param, RawBuild
-from gpulab.runtime import nvjitlink
+from gpulab.runtime import nvjitlink, residency
 from gpulab.runtime.cache import Store
 from gpulab.runtime.cuda import CudaDevice
+from gpulab.runtime.numba_launch import NumbaKernel
 
 SOURCE = """
 extern "C" __global__ void scale(const float* x, float* y, int n, float factor) {
@@ -119,6 +121,38 @@ def test_large_shared_memory_is_asked_for_before_the_launch(card, request_):
     assert kernel.max_dynamic_shared_size_bytes == 226 * 1024
     with pytest.raises(UsageError, match="allows 232448"):
         card.launch(function, LaunchPlan((1, 1, 1), (8, 1, 1), 227 * 1024), [x, y, 8, 1.0])
+
+
+@pytest.mark.parametrize("cluster", [1, 8])
+def test_a_persistent_numba_kernel_has_as_many_clusters_as_fit(
+    card, cupy, request_, monkeypatch, cluster
+):
+    """Numba starts its own kernels; one with clusters is loaded, so that the driver can tell."""
+    x, y = arrays(card)
+    function = card.build(request_, PARAMS)
+    started, asked = [], []
+
+    class Stand(NumbaKernel):
+        def __init__(self, cubin):
+            self.cubin = cubin
+
+        def bind(self, plan, args):
+            return lambda: started.append(plan.grid)
+
+    mine = replace(function, handle=(function.handle[0], Stand(Path(cupy.loaded[0][0]))))
+    monkeypatch.setattr(
+        residency, "clusters_at_once", lambda function, plan: asked.append(function) or 15
+    )
+    plan = LaunchPlan((2048, 1, 1), (8, 1, 1), 64, persistent=True, cluster=cluster)
+    before = len(cupy.launches)
+    card.launch(mine, plan, [x, y, 8, 1.0])
+    if cluster == 1:
+        assert started == [(132, 1, 1)]
+        assert (len(cupy.launches), asked) == (before, [])
+    else:
+        assert started == []
+        assert cupy.launches[-1][1] == (15 * 8, 1, 1)
+        assert asked == [7], "the loaded function"
 
 
 def test_out_of_memory_says_what_is_needed_and_free(card, cupy):
