@@ -205,16 +205,17 @@ def found(judgement: Judgement) -> Line:
 
 
 def read(lines: Path) -> dict[str, Line]:
-    """What earlier runs left, by key; a line cut short by the end of a run is dropped."""
+    """What earlier runs left, by key; a line cut short by the end of a run, or that says less than
+    they do now, is dropped."""
     if not lines.exists():
         return {}
     known = {}
     for one in lines.read_text().splitlines():
         try:
             line = json.loads(one)
-        except json.JSONDecodeError:
+            known[key_of(line)] = line
+        except (json.JSONDecodeError, KeyError):
             continue
-        known[key_of(line)] = line
     lines.write_text("".join(json.dumps(line) + "\n" for line in known.values()))
     return known
 
