@@ -23,7 +23,7 @@ ANY = [
     ("rmsnorm", "residual", 504, Streamed(64, 2, 3, blocks=2)),
     ("layernorm", "two_pass", 2048, Streamed(64, 8, 5, blocks=1, holds=True)),
     # What a block cannot keep is read again.
-    ("rmsnorm", "row", 2500, Kept(64, 0, 4)),
+    ("rmsnorm", "row", 1100, Kept(64, 0, 4)),
 ]
 
 
