@@ -47,12 +47,23 @@ def compare(key, chosen):
         assert mine["output_digest"] == line["output_digest"], line["dims"]
 
 
-VARIANTS = list(dict.fromkeys(key[:-1] for key in GROUPS))
+def variants():
+    """Every kernel and format; of a Numba kernel, which takes long to compile, every second one."""
+    number, found = defaultdict(int), []
+    for variant in dict.fromkeys(key[:-1] for key in GROUPS):
+        kernel = variant[:3]
+        if variant[2] != "numba" or number[kernel] % 2 == 0:
+            found.append(variant)
+        number[kernel] += 1
+    return found
+
+
+VARIANTS = variants()
 
 
 @pytest.mark.parametrize("number", range(len(VARIANTS)), ids=[" ".join(v) for v in VARIANTS])
 def test_bits_equal_the_cards(number):
-    """One target and size of every kernel and format; they take turns."""
+    """One target and size of each; they take turns."""
     mine = [key for key in GROUPS if key[:-1] == VARIANTS[number]]
     key = mine[number % len(mine)]
     compare(key, [GROUPS[key][number // len(mine) % len(GROUPS[key])]])

@@ -54,6 +54,10 @@ def dims(case: registry.Case, sizes: dict[str, int]) -> dict[str, int]:
     return {name: sizes[name] for name in named if name in sizes}
 
 
+ELSEWHERE = [(op, "numba") for op in ("rmsnorm", "layernorm", "softmax", "logsoftmax")]
+"""tests/emulated/test_numba_rows.py looks for races in the shapes of these in `make test`."""
+
+
 def runs() -> Iterator[tuple[registry.Case, str]]:
     """Each kernel; where another size takes other instructions, at that size too."""
     for case in kernels():
@@ -104,7 +108,15 @@ def test_every_op_is_among_them() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "sizes"),
-    [pytest.param(c, name, id=f"{c.spec.op}-{c.label}-{name}") for c, name in runs()],
+    [
+        pytest.param(
+            c,
+            name,
+            id=f"{c.spec.op}-{c.label}-{name}",
+            marks=[pytest.mark.whole] if (c.spec.op, c.spec.backend) in ELSEWHERE else [],
+        )
+        for c, name in runs()
+    ],
 )
 def test_no_alarm(case: registry.Case, sizes: str) -> None:
     launch(case, EACH[sizes], EmulatedDevice(CAPABILITY, sanitize=True))
