@@ -175,6 +175,10 @@ def main() -> int:
         parser.error(f"no fixture contains {asked.only!r}")
     isolated = asked.isolated or asked.device == "cuda"
     there = records.read(asked.output) if asked.output and asked.output.exists() else []
+    if not all({"fixture", "seed", "device", "agrees"} <= r.keys() for r in there):
+        parser.error(
+            f"--output {asked.output}: has lines that are none of a fixture; name another file"
+        )
     known = {(r["fixture"], r["seed"], r["device"]) for r in there}
     out = asked.output.open("a") if asked.output else sys.stdout
     done, wrong = len(there), sum(not r["agrees"] for r in there)
