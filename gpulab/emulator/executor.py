@@ -4,13 +4,13 @@ All lanes of a chunk start together. A group is (segment, mask); groups that rea
 join. The lowest pending segment runs first, so that lanes which parted at a branch meet again at
 the next common instruction. A group that keeps looping while others wait yields to them from time
 to time (independent thread scheduling), so that spin-waits on another lane make progress. One that
-waits for an mbarrier in vain is passed over until an mbarrier changes, or nobody else can run.
+waits in vain, for an mbarrier or in a loop that looks at global memory, is passed over until an
+mbarrier or global memory changes, or nobody else can run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from gpulab.errors import KernelTimeoutError
 
 PATIENCE = 256
 """Segments a group may run, others waiting, before the next group gets a turn."""
+VAIN = 10_000
+"""Segments that only look at memory, and nobody does anything else: all who wait have looked often
+enough that nobody will go on."""
 
 
 def both(a: Mask | None, b: Mask | None) -> Mask | None:
@@ -56,6 +59,7 @@ class Executor:
         self.streak = 0
         self.idle: set[int] = set()
         self.heard = 0
+        self.vain = 0  # segments since one last did more than look at memory
 
     @property
     def everyone(self) -> bool:
@@ -92,8 +96,9 @@ class Executor:
                     current = None
                     continue
             state.steps += segment.cost
-            if state.steps > self.budget:
-                self._out_of_budget(segment)
+            self.vain = self.vain + 1 if segment.looks else 0
+            if state.steps > self.budget or self.vain > VAIN:
+                self._hangs(segment)
             plain = self.everyone
             function = self.compiler.function(segment, not plain, observed)
             value = function(state, self.registers, mask)
@@ -106,20 +111,21 @@ class Executor:
             current, mask = self._leave(segment, mask, value)
 
     def _choose(self) -> int:
-        ready: Collection[int] = self.pending
-        if self.idle:
-            if self.heard != self.state.signals:
-                self.heard = self.state.signals
-                self.idle.clear()
-            ready = self.pending.keys() - self.idle or self.pending
-        lowest = min(ready)
-        if len(ready) == 1:
+        if len(self.pending) == 1:
             self.streak = 0
-            return lowest
+            return next(iter(self.pending))
         self.streak += 1
-        if self.streak % PATIENCE:
-            return lowest
-        return sorted(ready)[self.streak // PATIENCE % len(ready)]
+        if self.streak % PATIENCE == 0:
+            every = sorted(self.pending)
+            return every[self.streak // PATIENCE % len(every)]
+        if not self.idle:
+            return min(self.pending)
+        ready = self.pending.keys() - self.idle
+        if not ready or self.heard != self.state.signals:
+            self.heard = self.state.signals
+            self.idle.clear()
+            return min(self.pending)
+        return min(ready)
 
     def _join(self, a: Mask | None, b: Mask | None) -> Mask | None:
         return None if a is None or b is None else a | b
@@ -165,6 +171,8 @@ class Executor:
         self, segment: Segment, mask: Mask | None, taken: Array | None
     ) -> tuple[int | None, Mask | None]:
         target = segment.targets[0]
+        if segment.spins:
+            self.idle.add(target)
         if taken is None:
             return self._go([(target, mask)])
         if self.state.observers and segment.last is not None:
@@ -254,16 +262,20 @@ class Executor:
             meetings.deadlock(self)
         return False
 
-    def _out_of_budget(self, segment: Segment) -> None:
+    def _hangs(self, segment: Segment) -> NoReturn:
+        """The budget is used up, or everybody who can go on waits for somebody who cannot."""
         instr = segment.instrs[0] if segment.instrs else segment.last
         place = place_of(instr.location) if instr is not None else None
+        budget, blocks = self.budget, self.state.shape[1]
+        what = f"executed {budget} instructions in one chunk of {blocks} blocks without finishing"
+        if self.vain > VAIN:
+            what = f"waits for what none of the {blocks} blocks that run together is left to write"
         where = f" at {place[0]}:{place[1]}" if place else ""
         raise KernelTimeoutError(
-            f"{self.state.launch.kernel.name} executed {self.budget} instructions in one chunk of "
-            f"{self.state.shape[1]} blocks without finishing; it was last seen{where}",
+            f"{self.state.launch.kernel.name} {what}; it was last seen{where}",
             fix="look for a loop that never ends (a spin-wait on a value nobody writes?)",
             file=place[0] if place else None,
             line=place[1] if place else None,
-            budget=self.budget,
+            budget=budget,
             instruction=instr.text if instr is not None else None,
         )

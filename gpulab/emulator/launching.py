@@ -73,11 +73,12 @@ def prepare(
 
 
 def chunks(
-    launch: Launch, lanes: int, only: Sequence[int] | None = None
+    launch: Launch, lanes: int, only: Sequence[int] | None = None, *, together: bool = False
 ) -> Iterator[NDArray[np.int64]]:
     """Linear block ids that run together, at most ``lanes`` threads but at least one cluster.
 
-    With ``only``, clusters that have one of these blocks; None: all.
+    With ``only``, clusters that have one of these blocks; None: all. ``together``: whatever the
+    others say, all, and in one chunk, because they wait for each other.
 
     The blocks of a cluster are neighbours, in the order of their rank.
     """
@@ -90,6 +91,9 @@ def chunks(
         rank = (z % cz * cy + y % cy) * cx + x % cx
         ids = ids[np.lexsort((rank, cluster))]
     size = cx * cy * cz
+    if together:
+        yield ids
+        return
     if only is not None:
         wanted = np.isin(ids, only).reshape(-1, size).any(axis=1)
         ids = ids[np.repeat(wanted, size)]

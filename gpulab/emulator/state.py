@@ -92,7 +92,7 @@ class State:
         self.stores: Any = None  # and those to global memory that nobody has waited for
         self.products: Any = None  # of warpgroups, that nobody has waited for
         self.waits = False  # whether lanes have just waited for an mbarrier in vain
-        self.signals = 0  # changes of mbarriers, and copies that will change one
+        self.signals = 0  # changes of mbarriers and global memory, and copies that will make one
 
     @property
     def local(self) -> LocalMemory:
@@ -105,7 +105,7 @@ class State:
 
     def special(self, name: str) -> Array:
         """A special register."""
-        if name in special._CLOCKS:
+        if name in special.CLOCKS:
             return special.read(self, name)
         if name not in self._special:
             self._special[name] = special.read(self, name)
