@@ -13,6 +13,7 @@ from gpulab.emulator.spaces import GLOBAL_BASE
 from gpulab.emulator.values import Array, Mask
 
 _SHIFT = {2: 1, 4: 2, 8: 3}
+_ORDERS = ("acquire", "release", "acq_rel")
 
 
 def run(
@@ -51,9 +52,8 @@ def run(
     cells, index, address = _cells(state, instr, space, mask, address, width)
     if state.observers:
         shown = address + GLOBAL_BASE if space == "global" else address
-        state.report(
-            space, "atomic", shown, width, mask, instr, order="relaxed", values=values[-1:]
-        )
+        order = next((w for w in instr.modifiers if w in _ORDERS), "relaxed")
+        state.report(space, "atomic", shown, width, mask, instr, order=order, values=values[-1:])
     # Lane order: block-major. Every lane counts, even where all share one operand.
     chosen = np.broadcast_to(True if mask is None else mask, state.shape).T
     if state.live is not None:
