@@ -180,7 +180,6 @@ def store(
     memory = state.memory
     nbytes = width * len(values)
     offset, block = place(state, instr, mask, address, nbytes, True)
-    state.signals += 1
     if state.observers:
         state.report(
             "global", "store", offset + GLOBAL_BASE, nbytes, mask, instr, values=tuple(values)

@@ -72,7 +72,6 @@ def _cells(
     """(flat elements of the memory, index of each lane, addresses in bounds)."""
     if space == "global":
         memory = state.memory
-        state.signals += 1
         address, block = access.place(state, instr, mask, address, width, True)
         if memory.track and not (block is not None and block.all_valid):
             access._check_valid(state, instr, mask, address, width, 1)

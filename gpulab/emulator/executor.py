@@ -5,7 +5,7 @@ join. The lowest pending segment runs first, so that lanes which parted at a bra
 the next common instruction. A group that keeps looping while others wait yields to them from time
 to time (independent thread scheduling), so that spin-waits on another lane make progress. One that
 waits in vain, for an mbarrier or in a loop that looks at global memory, is passed over until an
-mbarrier or global memory changes, or nobody else can run.
+mbarrier changes, or nobody else can run: then all who wait look again.
 """
 
 from __future__ import annotations

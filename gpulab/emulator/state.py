@@ -92,7 +92,7 @@ class State:
         self.stores: Any = None  # and those to global memory that nobody has waited for
         self.products: Any = None  # of warpgroups, that nobody has waited for
         self.waits = False  # whether lanes have just waited for an mbarrier in vain
-        self.signals = 0  # changes of mbarriers and global memory, and copies that will make one
+        self.signals = 0  # changes of mbarriers, and copies that will change one
 
     @property
     def local(self) -> LocalMemory:

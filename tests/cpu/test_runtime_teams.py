@@ -113,11 +113,13 @@ def test_a_team_is_launched_so_that_the_driver_holds_all_its_blocks(card, cupy, 
     x, y = arrays(card)
     launch = card.bind(function, plan(100, 40), [x, y, 8, 0.1])
     gc.collect()
+    noise = [ctypes.create_string_buffer(b"\xff" * size, size) for size in (8, 4) * 64]
     launch()
     launch()
     assert cupy.launches == [], "CuPy's own launch would make the grid smaller"
     (*how, table), again = cupy.together
     assert again == (*how, table)
+    assert noise, "it has taken the place of what was let go"
     assert how == [7, (120, 1, 1), (8, 1, 1), 64, card.stream.ptr]
     assert passed(table, (8, 8, 4, 4)) == [
         x.handle.data.ptr.to_bytes(8, "little"),

@@ -1,4 +1,17 @@
-"""A kernel whose blocks share rows and meet through words in global memory."""
+"""Kernels whose blocks meet through words in global memory, and how to run them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cudacase
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.emulator.machine import Machine
+
+Array = NDArray[Any]
+HOPPER = (9, 0)
 
 ROW_SUMS = r"""
 __device__ unsigned first_tag = FIRST;
@@ -76,3 +89,19 @@ row_sums(const float* x, float* y, unsigned* tags, int rows, int cols) {
                  :: "l"(&first_tag), "r"(tag + 2 * ((rows + teams - 1) / teams)) : "memory");
 }
 """
+
+
+def launched(
+    source: str, out: int, *scalars: int, grid: int = 2, block: int = 64, **options: Any
+) -> tuple[Array, Machine]:
+    """``kernel(unsigned* o, int...)`` with all blocks together: o, and the machine."""
+    only = options.pop("only", None)
+    together = options.pop("together", True)
+    machine = Machine(HOPPER, **options)
+    machine.blocks = only
+    program = machine.load(cudacase.ptx(source, HOPPER))
+    o = machine.alloc(4 * out, "o")
+    machine.write(o, np.zeros(out, np.uint32))
+    params = [np.uint64(o).tobytes(), *(np.int32(s).tobytes() for s in scalars)]
+    machine.launch(program, "kernel", (grid,), (block,), params, together=together)
+    return machine.read(o, 4 * out).view(np.uint32), machine
