@@ -1,10 +1,11 @@
-"""Loops that wait for what other blocks write: innermost ones with a strong load of global memory.
+"""Loops that wait for others: innermost ones with a strong load of global memory, or an mbarrier.
 
-``Segment.spins``: its branch goes back to the head of one. Lanes that take it have waited in vain.
+``Segment.spins``: its branch goes back to the head of one with such a load. Lanes that take it have
+waited in vain. (A wait for an mbarrier says so itself.)
 
 ``Segment.looks``: it belongs to one that cannot end by itself: the loop has no effect, reads no
 clock, and carries no register from turn to turn. While only such segments run, no turn finds
-anything else than the turn before.
+anything else than the turn before, once the copies that an mbarrier counts have landed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _EFFECTS = {"atom", "mbarrier", "builtin", "call"}
 def mark(flow: Flow) -> None:
     """Find the loops of a kernel and mark their segments."""
     segments = flow.segments
-    if not any(_looks(i) for s in segments for i in s.instrs):
+    if not any(_looks(i) or _waits(i) for s in segments for i in s.instrs):
         return
     before: list[list[int]] = [[] for _ in segments]
     for segment in segments:
@@ -38,9 +39,11 @@ def mark(flow: Flow) -> None:
     for head, tail, inside in loops:
         nested = [h for h, t, _ in loops if h != head and {h, t.index} <= inside]
         members = [segments[n] for n in inside]
-        if nested or not any(_looks(i) for s in members for i in s.instrs):
+        instrs = [i for s in members for i in s.instrs]
+        looks = any(map(_looks, instrs))
+        if nested or not (looks or any(map(_waits, instrs))):
             continue
-        tail.spins = True
+        tail.spins |= looks
         if _idle(segments[head], members):
             for segment in members:
                 segment.looks = True
@@ -54,6 +57,10 @@ def _looks(instr: Instr) -> bool:
         and not _STRONG.isdisjoint(words)
         and space_of(words) in ("global", "generic")
     )
+
+
+def _waits(instr: Instr) -> bool:
+    return instr.base == "mbarrier" and instr.modifiers[0] in ("test_wait", "try_wait")
 
 
 def _loop(head: int, tail: int, before: list[list[int]]) -> set[int]:
@@ -78,6 +85,6 @@ def _idle(head: Segment, members: list[Segment]) -> bool:
 def _harmless(instr: Instr) -> bool:
     if any(isinstance(o, Special) and o.name in CLOCKS for o in instr.operands):
         return False
-    if instr.base in _HARMLESS or instr.opcode.startswith("bar.warp.sync"):
+    if instr.base in _HARMLESS or instr.opcode.startswith("bar.warp.sync") or _waits(instr):
         return True
     return bool(destinations(instr)) and instr.base not in _EFFECTS

@@ -169,6 +169,25 @@ def test_a_wait_for_nobody_is_stopped(look: str) -> None:
         launched(source, 128, 1, budget=200_000)
 
 
+def test_a_wait_for_an_mbarrier_that_hangs_on_a_word_is_stopped() -> None:
+    """The second warp waits for the first one, which waits for a word."""
+    source = """__device__ unsigned word;
+extern "C" __global__ void kernel(unsigned* o) {
+  __shared__ alignas(8) unsigned long long full;
+  unsigned at = (unsigned)__cvta_generic_to_shared(&full);
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(at) : "memory");
+  __syncthreads();
+  if (threadIdx.x >= 32)
+    asm volatile("{.reg .pred p;\\nL: mbarrier.try_wait.parity.shared.b64 p, [%0], 0;\\n"
+                 "@!p bra L;}" :: "r"(at) : "memory");
+  else
+    while (*(volatile unsigned*)&word == 0) {}
+  if (threadIdx.x == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(at) : "memory");
+}"""
+    with pytest.raises(KernelTimeoutError, match="none of the 2 blocks that run together"):
+        launched(source, 1, budget=200_000)
+
+
 def test_work_between_looks_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """One block counts, the other looks at every number."""
     monkeypatch.setattr(executor, "VAIN", 100)
@@ -185,6 +204,8 @@ extern "C" __global__ void kernel(unsigned* o) {
 
 WAITS = {
     "counts": "for (int i = 0; i < 400 && *(volatile unsigned*)&word == 0; ++i) {}",
+    "counts inside": "do for (int i = 0; i < 400 && *(volatile unsigned*)&word == 0; ++i) {}"
+    " while (*(volatile unsigned*)&word == 5);",
     "looks at the clock": "long long last = clock64() + 4000;"
     " while (*(volatile unsigned*)&word == 0 && clock64() < last) {}",
     "does something": "while (*(volatile unsigned*)&word < 32 * 400)"
