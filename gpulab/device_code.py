@@ -62,11 +62,9 @@ class LaunchPlan:
         maps: the arrays that are passed as tensor maps; the others are passed as pointers.
         persistent: blocks take work until there is none: the device launches no more along x than
             it holds at once.
-        blocks_an_sm: of a persistent kernel and of teams, that a multiprocessor holds.
+        blocks_an_sm: of a persistent kernel, that a multiprocessor holds.
         equal_shares: of a persistent kernel's work: as few blocks as take no more turns.
         cluster: blocks of a cluster, along x, as the device code fixes it.
-        team: neighbours along x that wait for each other through global memory: the device holds
-            all blocks of such a launch at once, or refuses it. 1: none wait; not with clusters.
     """
 
     grid: tuple[int, int, int]
@@ -77,7 +75,6 @@ class LaunchPlan:
     blocks_an_sm: int = 1
     equal_shares: bool = False
     cluster: int = 1
-    team: int = 1
 
 
 @dataclass(frozen=True)

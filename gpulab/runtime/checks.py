@@ -113,7 +113,6 @@ def check_plan(
         raise UsageError(f"{entry}: grid {plan.grid} exceeds (2^31 - 1, 65535, 65535)")
     if plan.cluster < 1 or gx % plan.cluster:
         raise UsageError(f"{entry}: {gx} blocks are not whole clusters of {plan.cluster}")
-    _check_team(entry, plan)
     limits = arch.get(capability)
     static = (resources.shared_bytes or 0) if resources else 0
     where = f"{name} (sm_{capability[0]}{capability[1]})"
@@ -141,17 +140,6 @@ def check_plan(
                 f"{where} has {limits.registers_per_sm} an SM",
                 fix="use smaller blocks, or __launch_bounds__",
             )
-
-
-def _check_team(entry: str, plan: LaunchPlan) -> None:
-    gx, gy, gz = plan.grid
-    if plan.team < 1 or gx % plan.team:
-        raise UsageError(f"{entry}: {gx} blocks are not whole teams of {plan.team}")
-    if plan.team > 1 and (plan.cluster > 1 or gy * gz > 1):
-        raise UsageError(
-            f"{entry}: teams of {plan.team} blocks in grid {plan.grid}, clusters of {plan.cluster}",
-            fix="teams lie along x alone, and have no clusters",
-        )
 
 
 _TENSOR_MAPS_FROM: Capability = (9, 0)

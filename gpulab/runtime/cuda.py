@@ -25,7 +25,6 @@ from gpulab.runtime import (
     assembly,
     card_arrays,
     cuda_errors,
-    cuda_launch,
     nvrtc,
     packing,
     residency,
@@ -276,26 +275,28 @@ class CudaDevice(Device):
         static = function.resources.shared_bytes if function.resources else 0
         large = plan.shared_bytes + static > _UNASKED_SHARED_BYTES
         if isinstance(kernel, NumbaKernel):
-            if not large and plan.cluster == plan.team == 1:
+            if not large and plan.cluster == 1:
                 plan = replace(plan, grid=self._grid(plan, None))
                 start = kernel.bind(plan, [getattr(a, "handle", a) for a in args])
                 return lambda: self._run(function.entry, start)
-            # Numba's launch cannot ask for more, nor for all blocks at once, nor its kernel be
-            # asked how many clusters fit.
+            # Numba's launch cannot ask for more, nor its kernel be asked how many clusters fit.
             kernel = self._load(code, kernel.cubin)
         maps = {box.param: partial(tensor_map.of_array, box=box) for box in plan.maps}
         packed = packing.pack(function.params, args, card_arrays.address, code.abi, maps)
+        values = tuple(card_arrays.by_value(part) for part in packed)
         if large:
             with self.guard(f"asking for {plan.shared_bytes} bytes of shared memory"):
                 kernel.max_dynamic_shared_size_bytes = max(
                     plan.shared_bytes, kernel.max_dynamic_shared_size_bytes
                 )
-        plan = replace(plan, grid=self._grid(plan, kernel))
-        start = cuda_launch.starter(self.cupy, kernel, plan, packed, int(self.stream.ptr))
+        grid = self._grid(plan, kernel)
 
         def launch(arrays: Sequence[Any] = tuple(args)) -> LaunchReport:
             # The default keeps the arrays alive for as long as this can be called.
-            return self._run(function.entry, start)
+            return self._run(
+                function.entry,
+                lambda: kernel(grid, plan.block, values, shared_mem=plan.shared_bytes),
+            )
 
         return launch
 

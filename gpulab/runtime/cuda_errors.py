@@ -28,13 +28,9 @@ _FAULTS = {
     717: ("address_space", "an instruction on the wrong address space"),
     718: ("invalid_pc", "a jump to an invalid address"),
     719: ("crash", "a crash (a trap, or an access that the hardware could not name)"),
+    720: ("launch", "a cooperative launch that is too large"),
 }
-_LAUNCH_REFUSED = {
-    1: "invalid value",
-    9: "invalid configuration",
-    701: "too many resources",
-    720: "more blocks that wait for each other than fit",
-}
+_LAUNCH_REFUSED = {1: "invalid value", 9: "invalid configuration", 701: "too many resources"}
 _NO_DEVICE = {3, 35, 46, 100, 101, 209, 222, 802, 803, 804}
 DEAD = "the CUDA context of this process is dead: start a new process"
 

@@ -32,8 +32,6 @@ from gpulab.runtime.toolkit import Capability, Toolkit
 
 DEFAULT_CAPABILITY: Capability = (8, 9)
 """The lowest capability on which every mma.sync format of the lab runs."""
-TEAMS = 2
-"""Teams of a persistent launch that run at once."""
 
 
 class EmulatedDevice(Device):
@@ -167,7 +165,6 @@ class EmulatedDevice(Device):
         self, function: Function, plan: LaunchPlan, args: Sequence[Any]
     ) -> Callable[[], LaunchReport]:
         code, program = function.handle
-        grid = _grid(plan)
         packed = packing.pack(
             function.params, args, lambda array: int(array.handle), code.abi,
             {box.param: partial(_map_of, box=box) for box in plan.maps},
@@ -175,21 +172,12 @@ class EmulatedDevice(Device):
 
         def launch() -> LaunchReport:
             report = self.machine.launch(
-                program, code.entry, grid, plan.block, packed, shared_bytes=plan.shared_bytes,
-                together=plan.team > 1, observers=self._observers,
+                program, code.entry, plan.grid, plan.block, packed,
+                shared_bytes=plan.shared_bytes, observers=self._observers,
             )  # fmt: skip
             return LaunchReport(counters=report.counters, printed=report.printed)
 
         return launch
-
-
-def _grid(plan: LaunchPlan) -> tuple[int, int, int]:
-    """All blocks; of persistent teams two, so that they take turn after turn as on a card: here
-    no number of multiprocessors says how many are held at once."""
-    x, y, z = plan.grid
-    if plan.persistent and plan.team > 1:
-        x = min(x, TEAMS * plan.team)
-    return x, y, z
 
 
 def _map_of(array: DeviceArray, box: TensorBox) -> bytes:

@@ -1,4 +1,4 @@
-"""How many blocks a card holds at once, and how many of a persistent kernel to launch."""
+"""How many blocks of a persistent kernel a card holds at once, and how many of them to launch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable
 
 from gpulab.device_code import LaunchPlan
-from gpulab.errors import UsageError
 
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
@@ -71,26 +70,15 @@ def blocks_along_x(
 
     Returns:
         All of them; of a persistent kernel no more than are held at once, and with equal shares no
-        more than take the same number of turns. Clusters and teams are launched whole.
-
-    Raises:
-        UsageError: blocks that wait for each other do not fit at once.
+        more than take the same number of turns.
     """
-    together = plan.team if plan.persistent else plan.grid[0]
-    held = multiprocessors * plan.blocks_an_sm
-    if plan.team > 1 and together > held:
-        raise UsageError(
-            f"{together} blocks wait for each other, the card holds {held} at once: "
-            f"{multiprocessors} multiprocessors, {plan.blocks_an_sm} of these blocks on each",
-            fix="use fewer or smaller blocks, or a kernel whose blocks do not wait",
-        )
     if not plan.persistent:
         return plan.grid[0]
-    group = plan.cluster * plan.team  # one of them is 1
-    wanted, held = plan.grid[0] // group, held // group
+    wanted = plan.grid[0] // plan.cluster
+    held = multiprocessors * plan.blocks_an_sm // plan.cluster
     if plan.cluster > 1:
         held = min(held, clusters() or held)
     if plan.equal_shares and wanted > held:
         turns = -(-wanted // held)
         held = -(-wanted // turns)
-    return min(wanted, held) * group
+    return min(wanted, held) * plan.cluster

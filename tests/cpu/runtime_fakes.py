@@ -122,7 +122,6 @@ class FakeCupy:
         self.refuse = None
         self.load_error = None
         self.launches, self.streams, self.loaded, self.freed = [], [], [], 0
-        self.together = []
         runtime = SimpleNamespace(
             CUDARuntimeError=CUDARuntimeError,
             runtimeGetVersion=lambda: cuda,
@@ -132,9 +131,7 @@ class FakeCupy:
         )
         self.cuda = SimpleNamespace(
             runtime=runtime,
-            driver=SimpleNamespace(
-                CUDADriverError=CUDADriverError, launchCooperativeKernel=self.cooperative
-            ),
+            driver=SimpleNamespace(CUDADriverError=CUDADriverError),
             memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
             Stream=lambda non_blocking: Stream(self),
             Device=lambda index: SimpleNamespace(
@@ -146,11 +143,6 @@ class FakeCupy:
         if self.used + nbytes > self.total:
             raise OutOfMemoryError("out of memory")
         self.used += nbytes
-
-    def cooperative(self, function, gx, gy, gz, bx, by, bz, shared, stream, table):
-        if self.refuse:
-            raise self.refuse
-        self.together.append((function, (gx, gy, gz), (bx, by, bz), shared, stream, table))
 
     def raise_pending(self):
         if self.pending is not None:

@@ -127,11 +127,6 @@ def test_a_scalar_of_a_narrow_float_takes_a_number_not_a_code():
         (LaunchPlan((1, 65536, 1), (32, 1, 1)), "grid"),
         (LaunchPlan((1, 1, 65536), (32, 1, 1)), "grid"),
         (LaunchPlan((-1, 1, 1), (32, 1, 1)), "grid"),
-        (LaunchPlan((5, 1, 1), (32, 1, 1), team=2), "5 blocks are not whole teams of 2"),
-        (LaunchPlan((4, 1, 1), (32, 1, 1), team=0), "teams of 0"),
-        (LaunchPlan((4, 2, 1), (32, 1, 1), team=2), "teams of 2 blocks in grid"),
-        (LaunchPlan((4, 1, 2), (32, 1, 1), team=2), "teams of 2 blocks in grid"),
-        (LaunchPlan((4, 1, 1), (32, 1, 1), cluster=2, team=2), "clusters of 2"),
         (LaunchPlan((1, 1, 1), (32, 1, 1), -1), "shared"),
         (LaunchPlan((1, 1, 1), (32, 1, 1), 99 * 1024 + 1), "101377 bytes .* allows 101376"),
     ],
@@ -145,8 +140,6 @@ def test_the_largest_launch_shapes_are_accepted():
     for plan in (
         LaunchPlan((2**31 - 1, 65535, 65535), (1024, 1, 1)),
         LaunchPlan((1, 1, 1), (4, 4, 64)),
-        LaunchPlan((6, 1, 1), (32, 1, 1), team=3),
-        LaunchPlan((6, 2, 2), (32, 1, 1), cluster=2),
         LaunchPlan((1, 1, 1), (32, 1, 1), 99 * 1024),
     ):
         check_plan("k", plan, "a test card", (8, 9))
