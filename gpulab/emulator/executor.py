@@ -4,13 +4,13 @@ All lanes of a chunk start together. A group is (segment, mask); groups that rea
 join. The lowest pending segment runs first, so that lanes which parted at a branch meet again at
 the next common instruction. A group that keeps looping while others wait yields to them from time
 to time (independent thread scheduling), so that spin-waits on another lane make progress. One that
-waits in vain, for an mbarrier or in a loop that looks at global memory, is passed over until an
-mbarrier changes, or nobody else can run: then all who wait look again.
+waits for an mbarrier in vain is passed over until an mbarrier changes, or nobody else can run.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from gpulab.errors import KernelTimeoutError
 
 PATIENCE = 256
 """Segments a group may run, others waiting, before the next group gets a turn."""
-VAIN = 10_000
-"""Segments that only look at memory, and nobody does anything else: all who wait have looked often
-enough that nobody will go on."""
 
 
 def both(a: Mask | None, b: Mask | None) -> Mask | None:
@@ -59,7 +56,6 @@ class Executor:
         self.streak = 0
         self.idle: set[int] = set()
         self.heard = 0
-        self.vain = 0  # segments since one last did more than look at memory
 
     @property
     def everyone(self) -> bool:
@@ -96,9 +92,8 @@ class Executor:
                     current = None
                     continue
             state.steps += segment.cost
-            self.vain = self.vain + 1 if segment.looks else 0
-            if state.steps > self.budget or self.vain > VAIN:
-                self._hangs(segment)
+            if state.steps > self.budget:
+                self._out_of_budget(segment)
             plain = self.everyone
             function = self.compiler.function(segment, not plain, observed)
             value = function(state, self.registers, mask)
@@ -111,21 +106,20 @@ class Executor:
             current, mask = self._leave(segment, mask, value)
 
     def _choose(self) -> int:
-        if len(self.pending) == 1:
+        ready: Collection[int] = self.pending
+        if self.idle:
+            if self.heard != self.state.signals:
+                self.heard = self.state.signals
+                self.idle.clear()
+            ready = self.pending.keys() - self.idle or self.pending
+        lowest = min(ready)
+        if len(ready) == 1:
             self.streak = 0
-            return next(iter(self.pending))
+            return lowest
         self.streak += 1
-        if self.streak % PATIENCE == 0:
-            every = sorted(self.pending)
-            return every[self.streak // PATIENCE % len(every)]
-        if not self.idle:
-            return min(self.pending)
-        ready = self.pending.keys() - self.idle
-        if not ready or self.heard != self.state.signals:
-            self.heard = self.state.signals
-            self.idle.clear()
-            return min(self.pending)
-        return min(ready)
+        if self.streak % PATIENCE:
+            return lowest
+        return sorted(ready)[self.streak // PATIENCE % len(ready)]
 
     def _join(self, a: Mask | None, b: Mask | None) -> Mask | None:
         return None if a is None or b is None else a | b
@@ -171,8 +165,6 @@ class Executor:
         self, segment: Segment, mask: Mask | None, taken: Array | None
     ) -> tuple[int | None, Mask | None]:
         target = segment.targets[0]
-        if segment.spins:
-            self.idle.add(target)
         if taken is None:
             return self._go([(target, mask)])
         if self.state.observers and segment.last is not None:
@@ -262,20 +254,16 @@ class Executor:
             meetings.deadlock(self)
         return False
 
-    def _hangs(self, segment: Segment) -> NoReturn:
-        """The budget is used up, or everybody who can go on waits for somebody who cannot."""
+    def _out_of_budget(self, segment: Segment) -> None:
         instr = segment.instrs[0] if segment.instrs else segment.last
         place = place_of(instr.location) if instr is not None else None
-        budget, blocks = self.budget, self.state.shape[1]
-        what = f"executed {budget} instructions in one chunk of {blocks} blocks without finishing"
-        if self.vain > VAIN:
-            what = f"waits for what none of the {blocks} blocks that run together is left to write"
         where = f" at {place[0]}:{place[1]}" if place else ""
         raise KernelTimeoutError(
-            f"{self.state.launch.kernel.name} {what}; it was last seen{where}",
+            f"{self.state.launch.kernel.name} executed {self.budget} instructions in one chunk of "
+            f"{self.state.shape[1]} blocks without finishing; it was last seen{where}",
             fix="look for a loop that never ends (a spin-wait on a value nobody writes?)",
             file=place[0] if place else None,
             line=place[1] if place else None,
-            budget=budget,
+            budget=self.budget,
             instruction=instr.text if instr is not None else None,
         )

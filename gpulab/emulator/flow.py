@@ -30,7 +30,6 @@ class Segment:
         last: the end instruction, None for a plain fall-through.
         targets: segment numbers of a branch or table.
         meets: the first instruction needs its warp members present.
-        spins, looks: see ``gpulab.emulator.spins``.
     """
 
     index: int
@@ -39,8 +38,6 @@ class Segment:
     last: Instr | None = None
     targets: tuple[int, ...] = ()
     meets: bool = False
-    spins: bool = False
-    looks: bool = False
     exposed: set[str] = field(default_factory=set)
     defined: set[str] = field(default_factory=set)
     live_out: set[str] = field(default_factory=set)
@@ -200,14 +197,6 @@ def _expose(segment: Segment) -> None:
         segment.exposed |= {r.name for r in destinations(segment.last)}
 
 
-def after(segment: Segment) -> list[int]:
-    """Where lanes may go from a segment; the last one, an exit without a guard, has none."""
-    always = segment.last is None or segment.last.guard is None
-    if segment.end == "table" or (segment.end in ("branch", "exit") and always):
-        return [*segment.targets]
-    return [*segment.targets, segment.index + 1]
-
-
 def _liveness(segments: list[Segment]) -> None:
     live_in: list[set[str]] = [set(s.exposed) for s in segments]
     changed = True
@@ -215,8 +204,15 @@ def _liveness(segments: list[Segment]) -> None:
         changed = False
         for segment in reversed(segments):
             out: set[str] = set()
-            for number in after(segment):
-                out |= live_in[number]
+            falls = not (
+                (segment.end == "branch" and segment.last and segment.last.guard is None)
+                or segment.end == "table"
+                or (segment.end == "exit" and (segment.last is None or segment.last.guard is None))
+            )
+            after = [*segment.targets, *([segment.index + 1] if falls else [])]
+            for number in after:
+                if number < len(segments):
+                    out |= live_in[number]
             segment.live_out = out
             grown = segment.exposed | (out - segment.defined)
             if grown != live_in[segment.index]:

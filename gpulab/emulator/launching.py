@@ -73,12 +73,11 @@ def prepare(
 
 
 def chunks(
-    launch: Launch, lanes: int, only: Sequence[int] | None = None, *, together: bool = False
+    launch: Launch, lanes: int, only: Sequence[int] | None = None
 ) -> Iterator[NDArray[np.int64]]:
     """Linear block ids that run together, at most ``lanes`` threads but at least one cluster.
 
-    With ``only``, clusters that have one of these blocks; None: all. ``together``: whatever the
-    others say, all, and in one chunk, because they wait for each other.
+    With ``only``, clusters that have one of these blocks; None: all.
 
     The blocks of a cluster are neighbours, in the order of their rank.
     """
@@ -91,9 +90,6 @@ def chunks(
         rank = (z % cz * cy + y % cy) * cx + x % cx
         ids = ids[np.lexsort((rank, cluster))]
     size = cx * cy * cz
-    if together:
-        yield ids
-        return
     if only is not None:
         wanted = np.isin(ids, only).reshape(-1, size).any(axis=1)
         ids = ids[np.repeat(wanted, size)]

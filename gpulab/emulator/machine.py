@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.emulator import builtins, ops, spins
+from gpulab.emulator import builtins, ops
 from gpulab.emulator.codegen import Compiler
 from gpulab.emulator.executor import Executor
 from gpulab.emulator.flow import Flow, split
@@ -162,7 +162,6 @@ class Machine:
                 address = block.start + GLOBAL_BASE
                 env = Env(kernel, program.addresses, self.capability, address)
                 flow = split(kernel)
-                spins.mark(flow)
                 compiler = Compiler(flow, kernel.registers, env)
                 program.entries[kernel.name] = Entry(kernel, flow, compiler, address)
                 program.referenced |= _named(kernel) & program.addresses.keys()
@@ -206,7 +205,6 @@ class Machine:
         params: Sequence[bytes],
         shared_bytes: int = 0,
         *,
-        together: bool = False,
         observers: Sequence[Observer] = (),
     ) -> Report:
         """Run a kernel over a grid.
@@ -218,7 +216,6 @@ class Machine:
             block: threads (x, y, z).
             params: one bytes object a parameter, of exactly its size.
             shared_bytes: dynamic shared memory of a block.
-            together: blocks wait for each other: none ends before the last has begun.
             observers: further watchers.
 
         Raises:
@@ -240,7 +237,7 @@ class Machine:
         self._begin(launch)
         lanes = min(self.lanes, LOCAL_BYTES_PER_CHUNK // max(ready.kernel.frame_bytes, 1))
         with np.errstate(all="ignore"):
-            for ids in chunks(launch, lanes, self.blocks, together=together):
+            for ids in chunks(launch, lanes, self.blocks):
                 state = State(launch, self.memory, ids, self.track)
                 self.running = state
                 for watcher in watchers:

@@ -31,7 +31,7 @@ KINDS = {
     "WARP_SZ": "u32",
 }  # fmt: skip
 
-CLOCKS = {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
+_CLOCKS = {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
 
 
 def _row(values: Array, kind: str) -> Array:
@@ -41,7 +41,7 @@ def _row(values: Array, kind: str) -> Array:
 def read(state: State, name: str) -> Array:
     """The value of a special register, in the smallest shape that holds it."""
     kind = KINDS[name]
-    if name in CLOCKS:
+    if name in _CLOCKS:
         ticks = state.steps >> 32 if name.endswith("hi") else state.steps
         return np.array([[ticks & 0xFFFFFFFF if kind == "u32" else ticks]], DTYPE[kind])
     word = name[1:].partition(".")[0]

@@ -105,7 +105,7 @@ class State:
 
     def special(self, name: str) -> Array:
         """A special register."""
-        if name in special.CLOCKS:
+        if name in special._CLOCKS:
             return special.read(self, name)
         if name not in self._special:
             self._special[name] = special.read(self, name)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cudacase
 import numpy as np
 import pytest
-from team_kernels import HOPPER, launched
+from numpy.typing import NDArray
 
 from gpulab.errors import FaultError
+
+HOPPER = (9, 0)
+
+
+def launched(source: str, out: int, block: int = 64, **options: Any) -> NDArray[Any]:
+    """``kernel(unsigned* o)`` with two blocks: the words of o."""
+    o = np.zeros(out, np.uint32)
+    ran = cudacase.run(source, [o], grid=(2,), block=(block,), capability=HOPPER, **options)
+    return ran.arrays[0]
+
 
 # -- instructions ----------------------------------------------------------------------------------
 
@@ -56,7 +68,7 @@ extern "C" __global__ void kernel(unsigned* o) {
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], 2;"
                  : "=r"(o[64 + blockIdx.x]) : "l"(&count) : "memory");
 }"""
-    got, _ = launched(source, 66, block=32)
+    got = launched(source, 66, block=32)
     counted = (3 + np.arange(64)) % 5
     assert sorted(got[:64]) == sorted(counted)
     # 67 % 5 = 2; both blocks add one: 4; the first finds it above 2 and leaves 0.
@@ -107,7 +119,7 @@ def handed(tell: str, look: str) -> str:
     ["st.release", "red.release", "atom.acq_rel", "fence, st.relaxed", "fence, atomicInc"],
 )
 def test_what_is_released_may_be_read(tell: str) -> None:
-    got, _ = launched(handed(tell, "acquire.gpu"), 64, sanitize=True)
+    got = launched(handed(tell, "acquire.gpu"), 64, sanitize=True)
     assert got.tolist() == [5 + t for t in range(64)]
 
 
