@@ -184,6 +184,7 @@ class Streamed(Group):
         turns: a block takes row after row; otherwise a block a row, of which an SM holds several.
         holds: a thread keeps the parameters of its columns in registers.
         floats: that a warp hands on.
+        polls: blocks of a cluster poll for each other's results (one an SM; not with holds).
         fit: of the rows.
     """
 
@@ -195,6 +196,7 @@ class Streamed(Group):
     turns: bool = True
     holds: bool = False
     floats: int = PART_FLOATS
+    polls: bool = False
     fit: Fit = "kWithin"
 
     @property
@@ -229,7 +231,8 @@ class Streamed(Group):
     def cpp(self) -> str:
         """The type in device code."""
         ring = f"{self.shared}, {self.ring}, {self.regs}, {self.blocks}, {self.fit}"
-        return f"Streamed<{self.group}, {self.rows}, {ring}{', true' if self.holds else ''}>"
+        more = ", false, true" if self.polls else ", true" if self.holds else ""
+        return f"Streamed<{self.group}, {self.rows}, {ring}{more}>"
 
 
 @dataclass(frozen=True)

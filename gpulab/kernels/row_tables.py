@@ -18,9 +18,15 @@ Table = Sequence[Shape]
 SHORT: Table = tuple(Kept(1 << i, 4) for i in range(9))
 """Four packs a thread: many rows an SM, which hide each other's barriers."""
 
-PLAIN: Table = (
-    Behind(512, 4, 6, blocks=1, cluster=8),
+BEHIND: Table = (
+    Behind(256, 8, 6, blocks=2, cluster=4),
+    Behind(256, 8, 6, blocks=2, cluster=8),
     Behind(512, 8, 6, blocks=1, cluster=8),
+)
+"""One meeting a row, behind another row's work: 64 KB an SM of each of three rows."""
+
+PLAIN: Table = (
+    *BEHIND,
     *SHORT,
     Streamed(512, 8, 3, blocks=2),
     Streamed(512, 24, 6, blocks=1, regs=8),
@@ -43,12 +49,8 @@ ALONE: Table = (
 HALVES = Streamed(512, 12, 3, blocks=2, regs=4, cluster=2)
 """Half a row a block, two blocks an SM: as many threads a row as of 1024, in the same order."""
 
-BEHIND_LONGEST = Behind(512, 8, 6, blocks=1, cluster=8)
-BEHIND_EXPONENTIALS: Table = (Behind(256, 8, 6, blocks=2, cluster=8), BEHIND_LONGEST)
-"""One meeting a row, behind another row's work, whether its maximum comes first or not."""
-
 LOG_ONLINE: Table = (
-    *BEHIND_EXPONENTIALS,
+    *BEHIND,
     *ALONE,
     Streamed(1024, 12, 3, blocks=1, regs=4),
     Streamed(1024, 12, 3, blocks=1, regs=4, cluster=2),
@@ -57,7 +59,7 @@ LOG_ONLINE: Table = (
 """One exponential an element: the last pass subtracts."""
 
 ONLINE: Table = (
-    BEHIND_LONGEST,
+    *BEHIND,
     *ALONE,
     Streamed(512, 10, 7, blocks=2, regs=6, cluster=2, floats=2),
     HALVES,
@@ -68,7 +70,7 @@ ONLINE: Table = (
 a row is on its way meanwhile."""
 
 MAXIMUM_FIRST: Table = (
-    *BEHIND_EXPONENTIALS,
+    *BEHIND,
     *ALONE,
     HALVES,
     Streamed(512, 8, 2, blocks=3, cluster=8),
@@ -83,11 +85,7 @@ MOMENTS: Table = (
     Kept(1024, 4, 12, cluster=2),
     Kept(1024, 4, 12),
 )
-BEHIND_MOMENTS: Table = (
-    Behind(256, 8, 6, blocks=2, cluster=2),
-    Behind(256, 8, 6, blocks=2, cluster=8),
-    Behind(256, 16, 12, blocks=1, cluster=8),
-)
+BEHIND_MOMENTS: Table = (Behind(256, 8, 6, blocks=2, cluster=2), *BEHIND)
 """Much is computed: it has to go on while rows wait for each other's moments."""
 
 TWO_PASS: Table = (
@@ -103,7 +101,7 @@ WELFORD: Table = (
     *BEHIND_MOMENTS,
     *(Kept(1 << i, 8, resident=768) for i in range(6)),
     Streamed(64, 8, 3, blocks=16),
-    *(Kept(1 << i, 8, resident=768) for i in (6, 7)),
+    *(Kept(1 << i, 8, resident=896) for i in (6, 7)),
     Streamed(512, 8, 3, blocks=2),
     *MOMENTS,
 )
@@ -113,8 +111,8 @@ TWO_ARRAYS: Table = (
     *(Kept(1 << i, 4, resident=768) for i in range(9)),
     Streamed(512, 8, 3, blocks=1),
     Streamed(512, 8, 3, blocks=1, cluster=2),
-    Streamed(1024, 6, 3, blocks=1, regs=2, cluster=2),
-    Streamed(1024, 6, 3, blocks=1, regs=2, cluster=4),
+    Streamed(512, 4, 3, blocks=1, cluster=8, polls=True),
+    Streamed(512, 8, 3, blocks=1, cluster=8, polls=True),
     Kept(512, 4, 4, resident=512),
     Kept(1024, 2, 4),
 )

@@ -7,6 +7,10 @@
 // whole row ago: an mbarrier counts it. No barrier of the block or of the cluster is passed in the loop
 // over rows.
 //
+// A thread that asks for more than can be on its way is held up until it may go on. So the first row alone
+// is asked for at first, and a batch of what follows with each that is summed, until the ring is full: the
+// first row would else be summed when the whole ring has come.
+//
 // No deadlock. A warp waits for a meeting only when it has sent its part of it and of all before it (and
 // of row q + 1's, where there is such a row, before it waits for row q's), and sending waits for nothing
 // but the warp's own copies: by induction over the meetings every one completes. Whether a row is gone
@@ -42,7 +46,7 @@ struct Behind {
         static constexpr int kTurns = 4, kAll = kTurns + 2;  // places of rows' meetings, of all
         static constexpr int kTeam = kGroup * kCluster;
         static constexpr unsigned kApart = kGroup * 16, kStep = kBatch * kApart, kPlaces = kRing * kStep;
-        static_assert(kRing >= 2 * kBatches, "two rows");
+        static_assert(kRing == 3 * kBatches, "three rows");
         static_assert((kParts & (kParts - 1)) == 0, "a power of two");
         using Raw = Pack<T, kVec>;
 
@@ -58,12 +62,10 @@ struct Behind {
               rows(count),
               packs(cols / kVec),
               member(ptx::cluster_rank() * kGroup + threadIdx.x),
-              from(reinterpret_cast<const char*>(x + size_t(row) * cols) + member * 16),
-              jump((long long)step * cols * int(sizeof(T)) - (long long)kPacks * kTeam * 16) {
+              source(x) {
             extern __shared__ __align__(128) uint4 row_places[];  // see row.cuh
             alignas(16) __shared__ Part all[kAll][kParts];
             __shared__ unsigned long long counters[kAll];
-            left = row < rows ? ((rows - row - 1) / step + 1) * kBatches : 0;
             places = reinterpret_cast<const char*>(row_places + threadIdx.x);
             base = ptx::shared_address(places);
             parts = &all[0][0];
@@ -75,8 +77,9 @@ struct Behind {
             }
             __syncwarp();
             ptx::cluster_arrive();  // before anything is asked for: it waits for what is on its way
+            begin(row);
 #pragma unroll
-            for (int n = 0; n < kRing; ++n) ask(n);
+            for (int n = 0; n < kBatches; ++n) ask(n);
         }
         void ready() const { ptx::cluster_wait(); }
 
@@ -175,17 +178,19 @@ struct Behind {
         // The row that is written, for the last time: f(pack, its number among this thread's).
         template <typename F>
         void last(F f) {
+            begin(row + 3 * step);
 #pragma unroll
             for (int n = 0; n < kBatches; ++n, back = after(back)) {
                 batch(back, n, [&](const Raw(&raw)[kBatch], int number) { each(raw, number, f); });
-                ask(kRing + n);
+                ask(n);
             }
         }
 
       private:
-        const char* from;      // the next batch that is asked for
-        const long long jump;  // bytes from behind a row's last batch to the next row
-        unsigned left;         // batches that are to be asked for
+        const T* const source;
+        const char* from;                // this thread's packs of the row that is asked for
+        bool asks;                       // there is such a row
+        int missing = kRing - kBatches;  // batches that the ring is short of
         unsigned base, to = 0, front = 0, back = 0;  // offsets of batches in the ring
         const char* places;
         const Part* parts;
@@ -211,44 +216,51 @@ struct Behind {
 
         // Of all warps' parts, when they are there.
         template <class Op>
-        Part heard(unsigned place, unsigned parity, Op op) const {
+        Part heard(unsigned place, unsigned parity, Op) const {
             ptx::mbarrier_wait(barriers + ptx::kBarrierBytes * place, parity);
-            const Part* const part = parts + place * kParts;
-            const unsigned lane = threadIdx.x % 32;
-            Part value = part[lane % kParts];
+            constexpr int kOfLane = kParts < 32 ? 1 : kParts / 32;
+            const Part* const part = parts + place * kParts + threadIdx.x % 32 % kParts;
+            Part mine[kOfLane];
 #pragma unroll
-            for (int i = 32; i < kParts; i += 32) value = op(value, part[lane + i]);
-            return Op::template lanes<(kParts < 32 ? kParts : 32)>(value);
+            for (int i = 0; i < kOfLane; ++i) mine[i] = part[32 * i];
+            return Op::template lanes<kParts / kOfLane>(mine);
         }
 
         static unsigned after(unsigned at) { return at + kStep == kPlaces ? 0 : at + kStep; }
 
-        // One more batch, number `number` of all modulo those of a row; an empty group where there is
-        // none, so that groups can be counted.
+        void begin(unsigned number) {
+            asks = number < rows;
+            from = reinterpret_cast<const char*>(source) + (size_t(number) * packs + member) * 16;
+        }
+        // One more batch of the row; an empty group where there is none, so that groups can be counted.
         void ask(int number) {
-            if (left > 0) {
-                const int first = number % kBatches * kBatch;
+            if (asks) {
 #pragma unroll
-                for (int j = 0; j < kBatch; ++j) {
-                    if (has(first + j)) {
-                        ptx::cp_async_16(base + to + j * kApart, from + j * (kTeam * 16), 16);
-                    }
+                for (int j = number * kBatch; j < (number + 1) * kBatch; ++j) {
+                    if (has(j)) ptx::cp_async_16(base + to + j % kBatch * kApart, from + j * (kTeam * 16), 16);
                 }
-                --left;
-                from += kBatch * kTeam * 16;
-                if (number % kBatches == kBatches - 1) from += jump;
             }
             ptx::cp_async_commit();
             to = after(to);
         }
 
-        // Groups that were asked for after batch kNumber of the row: those that filled the ring, less what
-        // was not asked for again because the row before has not been written.
+        // Groups that were asked for after batch kNumber of the row: while the ring is filled, as many as at
+        // first; then those that fill it, less what is not asked for again before the row before is written.
         template <bool kStart, int kNumber, typename F>
         void arrived(unsigned at, F& f) {
             if constexpr (kNumber < kBatches) {
-                ptx::cp_async_wait<(kStart ? kRing : kRing - kBatches) - 1 - kNumber>();
+                const bool fills = kStart || missing > 0;
+                if (fills) {
+                    ptx::cp_async_wait<kBatches - 1>();
+                } else {
+                    ptx::cp_async_wait<kRing - kBatches - 1 - kNumber>();
+                }
                 batch(at, kNumber, f);
+                if (fills) {
+                    if (kNumber == 0) begin(row + (kStart ? 1 : 2) * step);
+                    ask(kNumber);
+                    --missing;
+                }
                 arrived<kStart, kNumber + 1>(after(at), f);
             }
         }

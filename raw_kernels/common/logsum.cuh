@@ -26,8 +26,21 @@ struct Merge {
     // Of the lanes of a warp: the maximum of all first, then one exponential a lane.
     template <int kLanes>
     static LogSum lanes(LogSum mine) {
-        const float largest = Larger::lanes<kLanes>(mine.largest);
-        return {largest, Add::lanes<kLanes>(mine.sum * exp_of(mine.largest - base_of(largest)))};
+        const LogSum one[1] = {mine};
+        return lanes<kLanes>(one);
+    }
+    // Of several a lane.
+    template <int kLanes, int kCount>
+    static LogSum lanes(const LogSum (&mine)[kCount]) {
+        float largest = mine[0].largest;
+#pragma unroll
+        for (int i = 1; i < kCount; ++i) largest = fmaxf(largest, mine[i].largest);
+        largest = Larger::lanes<kLanes>(largest);
+        const float base = base_of(largest);
+        float sum[kCount];
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) sum[i] = mine[i].sum * exp_of(mine[i].largest - base);
+        return {largest, Add::lanes<kLanes>(sum)};
     }
 };
 

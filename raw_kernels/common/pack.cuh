@@ -63,20 +63,25 @@ Pack<T, kCount> load_pack(const T* from, size_t index, bool once) {
     return packed<T, kCount>(once ? __ldcs(at) : __ldg(at));
 }
 
-// What is written is not read again here: first to leave the caches.
-template <typename T, int kCount>
+// What is written is not read again here: first to leave the caches. kStays: in its turn, so that what a
+// kernel writes last may still be in L2 when it ends.
+template <bool kStays = false, typename T, int kCount>
 void store_pack(T* to, size_t index, const Pack<T, kCount>& pack) {
     using P = Pack<T, kCount>;
     using Memory = typename P::Memory;
-    Memory* at = reinterpret_cast<Memory*>(to) + index;
+    Memory memory;
     if constexpr (P::kBytes < 4) {
-        __stcs(at, Memory(pack.word[0]));
+        memory = Memory(pack.word[0]);
     } else {
-        Memory memory;
 #pragma unroll
         for (int i = 0; i < P::kWords; ++i) {
             reinterpret_cast<unsigned*>(&memory)[i] = pack.word[i];
         }
+    }
+    Memory* const at = reinterpret_cast<Memory*>(to) + index;
+    if constexpr (kStays) {
+        *at = memory;
+    } else {
         __stcs(at, memory);
     }
 }

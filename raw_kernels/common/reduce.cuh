@@ -68,6 +68,14 @@ struct Add {
     static float lanes(float value) {
         return warp_reduce<kLanes>(value, Add{});
     }
+    // Of several values a lane.
+    template <int kLanes, int kCount>
+    static float lanes(const float (&value)[kCount]) {
+        float sum = value[0];
+#pragma unroll
+        for (int i = 1; i < kCount; ++i) sum += value[i];
+        return lanes<kLanes>(sum);
+    }
 };
 
 struct Larger {
@@ -123,10 +131,49 @@ V group_reduce(V value, Op op, unsigned turn) {
     return value;
 }
 
+// Words that the blocks of a cluster send to this one: two of each block, in turns.
+inline unsigned long long* polled_words() {
+    __shared__ unsigned long long words[2 * kCluster];
+    return words;
+}
+
+// As cluster_begin, where blocks then meet by polled_reduce.
+inline void polled_begin() {
+    if (threadIdx.x < 2 * kCluster) polled_words()[threadIdx.x] = 0;
+    ptx::cluster_arrive();
+}
+
+// As group_reduce, of a block's warps first and then of the blocks. Each sends one word to every other,
+// with the meeting's number, and all warps poll for them: the fastest way while nobody else needs the
+// instruction slots. Who sends its word of meeting n + 2 has passed meeting n + 1, before which the warps of
+// every block had met, with what they polled of meeting n behind them.
+template <int kGroup, typename V, typename Op>
+V polled_reduce(V value, Op op, unsigned meeting) {
+    constexpr int kWarps = kGroup / 32;
+    static_assert(sizeof(V) == 4 && kWarps >= 1 && kWarps <= 32, "a word");
+    __shared__ V parts[2][kWarps];
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, place = meeting % 2;
+    value = Op::template lanes<32>(value);
+    if (lane == 0) parts[place][warp] = value;
+    __syncthreads();
+    value = Op::template lanes<kWarps>(parts[place][lane % kWarps]);
+    unsigned long long* const words = polled_words() + place * kCluster;
+    if (warp == 0 && lane < kCluster) {
+        ptx::send_cluster_numbered(ptx::shared_address(words + ptx::cluster_rank()), lane,
+                                   reinterpret_cast<const unsigned&>(value), meeting + 1);
+    }
+    const unsigned word = ptx::receive_numbered(ptx::shared_address(words + lane % kCluster), meeting + 1);
+    return Op::template lanes<kCluster>(reinterpret_cast<const V&>(word));
+}
+
 // Over the threads of a row's team (common/row.cuh).
 template <int kSlot, class Row, typename V, typename Op>
-V row_reduce(const Row& row, V value, Op op) {
-    return group_reduce<Row::kGroup, kSlot>(value, op, row.turn);
+V row_reduce(Row& row, V value, Op op) {
+    if constexpr (Row::kPolls) {
+        return polled_reduce<Row::kGroup>(value, op, row.meetings++);
+    } else {
+        return group_reduce<Row::kGroup, kSlot>(value, op, row.turn);
+    }
 }
 
 // Whether any of the rows that share a warp (or this one row) is concerned; uniform where needed

@@ -46,6 +46,7 @@ struct Team {
     static constexpr int kVec = Source::kValues, kGroup = kGroup_, kThreads = kGroup_ * kRows;
     static constexpr int kTeam = kGroup_ * kCluster;
     static constexpr int kOfColumns = 0;  // packs of each parameter that stay in registers
+    static constexpr bool kPolls = false;  // how its blocks meet (common/reduce.cuh)
 
     const Source source;
     const unsigned rows, step;

@@ -5,13 +5,13 @@
 // barrier). It asks for its packs in the order in which it will want them, row after row, and for
 // one more batch whenever it has used one for the last time. A row too long for that has its last
 // kRegs packs a thread in registers. kHolds: so do the columns' parameters, and then pack numbers of
-// the last pass are constants.
+// the last pass are constants. kPollsForBlocks: how the blocks of a cluster meet (common/reduce.cuh).
 #pragma once
 
 #include "common/row.cuh"
 
 template <int kGroup, int kRows, int kPacks, int kRing, int kRegs, int kBlocksAnSm, Fit kFit,
-          bool kHolds = false>
+          bool kHolds = false, bool kPollsForBlocks = false>
 struct Streamed {
     static constexpr int kThreads = kGroup * kRows, kBlocks = kBlocksAnSm;
 
@@ -24,10 +24,12 @@ struct Streamed {
         static constexpr int kVec = Base::kVec, kArrays = Base::kArrays;
         static constexpr int kBatch = kPacks % 4 == 0 ? 4 : kPacks % 2 == 0 ? 2 : 1;
         static constexpr int kBatches = kPacks / kBatch;
+        static constexpr bool kPolls = kPollsForBlocks;
         static constexpr int kOfColumns = kHolds ? kPacks + kRegs : 0;
         static constexpr int kAtOnce = kHolds ? kBatches : 1;  // of the last pass
         static_assert(kFit != kBeyond && kRing >= kBatches, "the ring holds a row");
 
+        unsigned meetings = 0;                  // of its blocks, where they poll
         int slot = 0;                           // where the first batch of the row lies
         unsigned coming;                        // the row that is asked for
         int coming_batch = 0, coming_slot = 0;  // its next batch, and where that will lie

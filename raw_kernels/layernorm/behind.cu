@@ -26,25 +26,35 @@ struct alignas(16) Part {
 // kEven: all have the same count.
 template <bool kEven>
 struct Chan {
-    Part operator()(Part a, Part b) const {
-        if (a.count == 0.0f) return b;
-        const float count = a.count + b.count, share = b.count / count;
-        const float delta = (b.mean - a.mean) + (b.rest - a.rest);
-        return {count, a.mean, fmaf(delta, share, a.rest),
-                fmaf(delta * delta, a.count * share, a.squares + b.squares)};
-    }
     // Of the lanes of a warp: about their common mean, which the sum of what is left corrects.
     template <int kLanes>
     static Part lanes(Part mine) {
-        constexpr float kShare = 1.0f / kLanes;
-        const float count = kEven ? mine.count * kLanes : Add::lanes<kLanes>(mine.count);
-        const float share = kEven ? kShare : count == 0.0f ? 0.0f : mine.count / count;
-        const float mean = kEven ? Add::lanes<kLanes>(mine.mean) * kShare
-                                 : Add::lanes<kLanes>(mine.mean * share);
-        const float delta = (mine.mean - mean) + mine.rest;
-        const float rest = kEven ? Add::lanes<kLanes>(delta) * kShare : Add::lanes<kLanes>(delta * share);
-        const float squares = Add::lanes<kLanes>(fmaf(delta * delta, mine.count, mine.squares));
-        return {count, mean, rest, fmaf(-rest * rest, count, squares)};
+        const Part one[1] = {mine};
+        return lanes<kLanes>(one);
+    }
+    // Of several a lane.
+    template <int kLanes, int kCount>
+    static Part lanes(const Part (&mine)[kCount]) {
+        float count[kCount], share[kCount], part[kCount];
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) count[i] = mine[i].count;
+        const float all = kEven ? count[0] * (kLanes * kCount) : Add::lanes<kLanes>(count);
+        const float each = kEven ? 1.0f / (kLanes * kCount) : all == 0.0f ? 0.0f : 1.0f / all;
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+            share[i] = kEven ? each : count[i] * each;
+            part[i] = mine[i].mean * share[i];
+        }
+        const float mean = Add::lanes<kLanes>(part);
+        float squares[kCount];
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+            const float delta = (mine[i].mean - mean) + mine[i].rest;
+            part[i] = delta * share[i];
+            squares[i] = fmaf(delta * delta, count[i], mine[i].squares);
+        }
+        const float rest = Add::lanes<kLanes>(part), sum = Add::lanes<kLanes>(squares);
+        return {all, mean, rest, fmaf(-rest * rest, all, sum)};
     }
 };
 
@@ -133,9 +143,9 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
     using Row = typename Hold::template Rows<T, Part>;
     const Chan<Hold::kEven> merge;
     Row row(x, rows, cols);
-    OfColumns<Row, W> weights(row, weight), biases(row, bias);
     row.ready();
     if (row.more()) send_next<Variance, true>(row, merge);
+    OfColumns<Row, W> weights(row, weight), biases(row, bias);
     for (; row.more(); row.next()) {
         if (row.another()) send_next<Variance, false>(row, merge);
         Part all = row.receive(merge);
@@ -162,7 +172,7 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
                 const float centred = fmaf(value[j], scale, -all.mean);
                 value[j] = fmaf(fmaf(centred, rstd, rest), factor[j], offset[j]);
             }
-            store_pack(to, row.index(number), narrow<W>(value));
+            store_pack<true>(to, row.index(number), narrow<W>(value));
         });
     }
 }

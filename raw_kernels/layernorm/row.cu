@@ -73,8 +73,8 @@ void over_scaled(Row& row, float scale, F f) {
 
 struct TwoPass {
     // kFrom: the first reduction slot. kRead: the row has not been read yet.
-    template <int kFrom, bool kRead, class Row>
-    static Moments of(Row& row, float, float scale, float count) {
+    template <int kFrom, bool kRead, class Row, typename T>
+    static Moments of(Row& row, T, float scale, float count) {
         constexpr int kVec = Row::kVec;
         SplitSum<4> sum;
         over_scaled<kRead>(row, scale, [&](const float(&value)[kVec], int, int) {
@@ -100,9 +100,11 @@ struct TwoPass {
 };
 
 struct Welford {
-    template <int kFrom, bool kRead, class Row>
-    static Moments of(Row& row, float shift, float scale, float count) {
+    // first: of the row; what comes with the row's loads is not waited for before they are asked for.
+    template <int kFrom, bool kRead, class Row, typename T>
+    static Moments of(Row& row, T first, float scale, float count) {
         constexpr int kVec = Row::kVec;
+        const auto shift = [&] { return kRead ? to_float(first) : to_float(first) * scale; };
         float packs = 0.0f, mean = 0.0f, squares = 0.0f;
         over_scaled<kRead>(row, scale, [&](const float(&value)[kVec], int, int number) {
             float d[kVec];
@@ -110,7 +112,7 @@ struct Welford {
             SplitSum<2> about_own;
 #pragma unroll
             for (int j = 0; j < kVec; ++j) {
-                d[j] = value[j] - shift;
+                d[j] = value[j] - shift();
                 sum.of(j) += d[j];
             }
             const float own = sum.total() * (1.0f / kVec);
@@ -127,7 +129,7 @@ struct Welford {
             packs += 1.0f;
         });
         const Part total = row_reduce<kFrom>(row, Part{packs * kVec, mean, squares}, Chan{});
-        return {shift, total.mean, total.squares / count};
+        return {shift(), total.mean, total.squares / count};
     }
 };
 
@@ -141,15 +143,15 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
     cluster_ready();
     OfColumns<Row, W> weights(row, weight), biases(row, bias);
     const float count = float(cols);
-    float origin = row.inside() ? to_float(x[size_t(row.row) * cols]) : 0.0f;
+    T first = x[size_t(row.inside() ? row.row : 0) * cols];
     for (; row.more(); row.next()) {
         const size_t start = size_t(row.row) * cols;
         float scale = 1.0f;
-        Moments m = Variance::template of<0, true>(row, origin, scale, count);
+        Moments m = Variance::template of<0, true>(row, first, scale, count);
         const bool overflows = !(m.variance < infinity());
         if (any_row<Row::kGroup>(overflows)) {
             if (overflows) scale = kShrink;
-            m = Variance::template of<2, false>(row, origin * scale, scale, count);
+            m = Variance::template of<2, false>(row, first, scale, count);
         }
         const float spread = m.variance + eps * scale * scale;
         // A constant row times 2^-80 has neither variance nor eps left; its results are 0.
@@ -157,7 +159,7 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
 
         // The next row's first element is fetched while this row is written.
         const unsigned following = row.row + row.step;
-        if (following < row.rows) origin = to_float(x[size_t(following) * cols]);
+        if (following < row.rows) first = x[size_t(following) * cols];
 
         row.last([&](const float(&value)[kVec], int at, int number) {
             float factor[kVec], offset[kVec], result[kVec];
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
                 const float centred = fmaf(value[j], scale, -m.shift) - m.mean;
                 result[j] = fmaf(centred * rstd, factor[j], offset[j]);
             }
-            store_pack(y + start, at, narrow<W>(result));
+            store_pack<true>(y + start, at, narrow<W>(result));
         });
     }
 }

@@ -53,6 +53,32 @@ inline void send_cluster_16(unsigned here, unsigned to, unsigned barrier, uint4 
         : "memory");
 }
 
+// As store_cluster, of a word and a number that tells it from what was there before.
+inline void send_cluster_numbered(unsigned here, unsigned to, unsigned word, unsigned number) {
+    asm volatile(
+        "{\n\t.reg .b32 there;\n\t.reg .b64 both;\n\t"
+        "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+        "mov.b64 both, {%2, %3};\n\t"
+        "st.relaxed.cluster.shared::cluster.b64 [there], both;\n\t}" ::"r"(here),
+        "r"(to), "r"(word), "r"(number)
+        : "memory");
+}
+
+// Waits until the word with this number has come.
+inline unsigned receive_numbered(unsigned here, unsigned number) {
+    unsigned word, found;
+    do {
+        asm volatile(
+            "{\n\t.reg .b64 both;\n\t"
+            "ld.relaxed.cluster.shared::cta.b64 both, [%2];\n\t"
+            "mov.b64 {%0, %1}, both;\n\t}"
+            : "=r"(word), "=r"(found)
+            : "r"(here)
+            : "memory");
+    } while (found != number);
+    return word;
+}
+
 // Every thread of every block arrives once and waits once.
 inline void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");

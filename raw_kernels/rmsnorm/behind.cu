@@ -41,9 +41,9 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
                    int cols, float eps) {
     using Row = typename Hold::template Rows<T, float>;
     Row row(x, rows, cols);
-    OfColumns<Row, W> weights(row, weight);
     row.ready();
     if (row.more()) send_next<true>(row);
+    OfColumns<Row, W> weights(row, weight);
     for (; row.more(); row.next()) {
         if (row.another()) send_next<false>(row);
         float sum = row.receive(Add{}), scale = 1.0f;

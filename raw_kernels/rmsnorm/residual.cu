@@ -60,7 +60,11 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
                      const T* __restrict__ weight, T* __restrict__ y, T* __restrict__ residual_out,
                      int rows, int cols, float eps) {
     using Row = typename Hold::template Rows<Sum<T, kVec>>;
-    cluster_begin();
+    if constexpr (Row::kPolls) {
+        polled_begin();
+    } else {
+        cluster_begin();
+    }
     Row row({x, residual}, rows, cols);
     cluster_ready();
     for (; row.more(); row.next()) {

@@ -180,11 +180,13 @@ def test_no_thread_races_another(key, taken):
 
 WRONG = {
     "wait": ("ptx::mbarrier_wait(barriers + ptx::kBarrierBytes * place, parity);", ""),
-    "row": ("part = parts + place * kParts;", "part = parts + (place + 1) % kAll * kParts;"),
+    "row": ("part = parts + place * kParts +", "part = parts + (place + 1) % kAll * kParts +"),
     "places": ("kTurns = 4,", "kTurns = 1,"),
     "block": ("warp = ptx::cluster_rank() * kWarps +", "warp ="),
-    "copies": ("(kStart ? kRing : kRing - kBatches) - 1 - kNumber", "kRing - 1 - kNumber"),
-    "next": ("ask(kRing + n);", ""),
+    "copies": ("kRing - kBatches - 1 - kNumber", "kRing - 1 - kNumber"),
+    "next": ("begin(row + 3 * step);", ""),
+    "first": ("wait<kBatches - 1>", "wait<kBatches>"),
+    "filled": ("--missing;", ""),
     "again": ("unsigned at = of.back;", "unsigned at = of.front;"),
 }
 """What is to be seen -> what is replaced in common/behind.cuh, and by what."""

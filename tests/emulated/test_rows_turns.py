@@ -1,13 +1,18 @@
 """Row kernels whose blocks take row after row, which a launch of a block a row does not show."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
 from row_runs import HONEST, case
 
 from gpulab import ops
+from gpulab.errors import FaultError
 from gpulab.kernels import row_tables
+from gpulab.kernels.row_shape import Streamed
 from gpulab.lab.runner import KernelRunner
+from gpulab.runtime import sources
+from gpulab.runtime.cache import Store
 from gpulab.runtime.emulated import EmulatedDevice
 
 HOPPER = (9, 0)
@@ -15,13 +20,13 @@ FP32 = [c for c in HONEST if c.spec.backend == "raw" and c.variant.format == "fp
 LOOPING = [c for c in FP32 if c.spec.name != "plain"]
 
 
-def outputs(one, dims, blocks=None, sanitize=False):
+def outputs(one, dims, blocks=None, sanitize=False, store=None, family="normal"):
     """Bytes of the outputs, of a launch of so many blocks."""
     if blocks is not None:
         plan = replace(one.spec.plan(one.variant, HOPPER, dims), grid=(blocks, 1, 1))
         one = replace(one, spec=replace(one.spec, plan=lambda *_: plan))
-    stored = ops.get(one.spec.op).stored_inputs(one.variant, dims, "normal", 0)
-    runner = KernelRunner(one, EmulatedDevice(HOPPER, sanitize=sanitize), dims)
+    stored = ops.get(one.spec.op).stored_inputs(one.variant, dims, family, 0)
+    runner = KernelRunner(one, EmulatedDevice(HOPPER, sanitize=sanitize, store=store), dims)
     return {name: a.tobytes() for name, a in runner(stored, poison=0x5A).outputs.items()}
 
 
@@ -43,6 +48,7 @@ def test_a_block_that_takes_several_rows_gives_the_bits_of_a_block_a_row(one):
         ("rmsnorm", "row", 4100, "Streamed<512, 1, 8, 3, 0, 2, kWithin>", 1),
         ("rmsnorm", "row", 16384, "Streamed<512, 1, 8, 3, 0, 2, kWhole>", 1),
         ("rmsnorm", "residual", 20000, "Streamed<512, 1, 8, 3, 0, 1, kWithin>", 2),
+        ("rmsnorm", "residual", 33000, "Streamed<512, 1, 4, 3, 0, 1, kWithin, false, true>", 8),
         ("rmsnorm", "row", 16400, "Streamed<512, 1, 24, 6, 8, 1, kWithin>", 1),
         ("layernorm", "welford", 6000, "Streamed<512, 1, 8, 3, 0, 2, kWithin>", 1),
         ("layernorm", "welford", 2040, "Streamed<64, 1, 8, 3, 0, 16, kWithin>", 1),
@@ -71,3 +77,50 @@ def test_parameters_in_registers_give_the_bits_of_parameters_that_are_read(monke
     monkeypatch.setattr(row_tables, "shape", lambda *of: replace(chosen(*of), holds=False))
     assert taken(one, dims)[0].endswith(", kWithin>>")
     assert held == outputs(one, dims, blocks=1)
+
+
+POLLED = Streamed(64, 4, 3, blocks=1, cluster=2, polls=True, fit="kWhole")
+"""512 packs a row, in two blocks of two warps: few enough that both ways add in the same order."""
+WRONG = {
+    "words": ("(words + lane % kCluster)", "(words)", "common/reduce.cuh"),
+    "warps": ("(parts[place][lane % kWarps])", "(parts[place][0])", "common/reduce.cuh"),
+    "barrier": ("parts[place][warp] = value;\n    __syncthreads();",
+                "parts[place][warp] = value;", "common/reduce.cuh"),
+    "places": ("place = meeting % 2;", "place = 0;", "common/reduce.cuh"),
+}  # fmt: skip
+"""What is to be seen -> what is replaced, by what, and where."""
+
+
+@pytest.fixture
+def polled(monkeypatch):
+    """Sets the shape of all rows: two turns of both clusters."""
+    dims = {"rows": 4, "cols": 4 * POLLED.packs}
+    monkeypatch.setattr(row_tables, "shape", lambda *of: POLLED)
+    return case("rmsnorm", "residual", "fp32"), dims, "near_max"
+
+
+def test_blocks_that_poll_for_each_other_give_the_bits_of_those_that_pass_a_barrier(
+    polled, monkeypatch
+):
+    """Rows that are gone over once more, times a tiny power of two, meet twice."""
+    one, dims, family = polled
+    found = outputs(one, dims, 4, sanitize=True, family=family)
+    monkeypatch.setattr(row_tables, "shape", lambda *of: replace(POLLED, polls=False))
+    assert outputs(one, dims, 4, family=family) == found
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_of_polling_is_seen(mistake, polled, tmp_path, monkeypatch):
+    """A race, or other bits."""
+    one, dims, family = polled
+    right = outputs(one, dims, 4, family=family)
+    old, new, file = WRONG[mistake]
+    copy = shutil.copytree(sources.root(), tmp_path / "raw_kernels")
+    text = (copy / file).read_text()
+    assert text.count(old) == 1
+    (copy / file).write_text(text.replace(old, new))
+    monkeypatch.setattr(sources, "root", lambda: copy)
+    with pytest.raises((FaultError, AssertionError)) as raised:
+        assert outputs(one, dims, 4, True, Store(tmp_path / "cache"), family) == right
+    if isinstance(raised.value, FaultError):
+        assert raised.value.details["fault"] == "race"
