@@ -52,6 +52,7 @@ RUNS = {
         f"long_{op}": f"{op} --rows 40 --cols 131072 --format bf16 --backend raw"
         for op in ("rmsnorm", "layernorm", "softmax", "logsoftmax")
     },
+    "long_residual": "rmsnorm --residual --rows 40 --cols 131072 --format bf16 --backend raw",
     "long_row": "softmax --rows 2 --cols 140000 --format bf16 --backend raw",
     "attention": "attention --batch 1 --heads 2 --seq-q 130 --seq-k 200 --head-dim 64 --causal "
     "--backend raw",
