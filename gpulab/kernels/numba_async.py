@@ -16,33 +16,62 @@ Function = Callable[..., Any]
 @lru_cache(maxsize=8)
 def copy(nbytes: int) -> Function:
     """``copy(shared array, place, array, pack number)``: a pack of 4, 8 or 16 bytes."""
-    from llvmlite import ir
     from numba import types
     from numba.extending import intrinsic
 
-    i64, kind = ir.IntType(64), "cg" if nbytes == 16 else "ca"
+    kind = "cg" if nbytes == 16 else "ca"
     text = (
         "{ .reg .u32 to; cvt.u32.u64 to, $0; "
         f"cp.async.{kind}.shared.global [to], [$1], {nbytes}; }}"
     )
 
-    def at(context: Any, builder: Any, array: Any, values: Any, space: int) -> Any:
-        data = context.make_array(array)(context, builder, values[0]).data
-        pack = ir.ArrayType(ir.IntType(8), nbytes)
-        place = builder.gep(builder.bitcast(data, pack.as_pointer()), [values[1]])
-        if space:
-            place = builder.addrspacecast(place, pack.as_pointer(space))
-        return builder.ptrtoint(place, i64)
-
     @intrinsic  # type: ignore[untyped-decorator]
     def start(typing_context: Any, kept: Any, place: Any, array: Any, index: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            to = at(context, builder, signature.args[0], values[:2], 3)
-            source = at(context, builder, signature.args[2], values[2:], 0)
+            to = _address(context, builder, signature.args[0], values[:2], nbytes, 3)
+            source = _address(context, builder, signature.args[2], values[2:], nbytes, 0)
             _emit(builder, text, "l,l", [to, source])
             return context.get_dummy_value()
 
         return types.void(kept, types.uint64, array, types.uint64), generate
+
+    function: Function = start
+    return function
+
+
+@lru_cache(maxsize=8)
+def copies(apart: int, away: int, count: int, alike: bool) -> Function:
+    """``copies(shared array, place, array, pack number, how many)``: packs of 16 bytes, and closes
+    their group. No branch: what comes next need not wait until they have begun.
+
+    Args:
+        apart: places from one to the next in shared memory.
+        away: packs from one to the next in the array.
+        count: at most so many.
+        alike: it is all of them or none.
+    """
+    from numba import types
+    from numba.extending import intrinsic
+
+    text = "{ .reg .pred is; .reg .u32 to, few; cvt.u32.u64 to, $0; cvt.u32.u64 few, $2; "
+    for j in range(count):
+        if j == 0 or not alike:
+            text += f"setp.gt.u32 is, few, {j}; "
+        to, source = f"[to + {16 * apart * j}]", f"[$1 + {16 * away * j}]"
+        text += f"@is cp.async.cg.shared.global {to}, {source}, 16; "
+    text += "cp.async.commit_group; }"
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def start(
+        typing_context: Any, kept: Any, place: Any, array: Any, index: Any, several: Any
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            to = _address(context, builder, signature.args[0], values[:2], 16, 3)
+            source = _address(context, builder, signature.args[2], values[2:4], 16, 0)
+            _emit(builder, text, "l,l,l", [to, source, values[4]])
+            return context.get_dummy_value()
+
+        return types.void(kept, types.uint64, array, types.uint64, types.uint64), generate
 
     function: Function = start
     return function
@@ -74,6 +103,18 @@ def _instruction(text: str) -> Function:
 
     function: Function = run
     return function
+
+
+def _address(context: Any, builder: Any, array: Any, values: Any, nbytes: int, space: int) -> Any:
+    """The 64-bit address of an (array, pack number), of packs of ``nbytes``."""
+    from llvmlite import ir
+
+    data = context.make_array(array)(context, builder, values[0]).data
+    pack = ir.ArrayType(ir.IntType(8), nbytes)
+    place = builder.gep(builder.bitcast(data, pack.as_pointer()), [values[1]])
+    if space:
+        place = builder.addrspacecast(place, pack.as_pointer(space))
+    return builder.ptrtoint(place, ir.IntType(64))
 
 
 def _emit(builder: Any, text: str, operands: str, values: list[Any]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from gpulab.kernels.numba_function import collect, device
+from gpulab.kernels.numba_function import Function, collect, device
 from gpulab.kernels.numba_row import Tools
 
 
@@ -19,7 +20,7 @@ class Columns:
     """
 
     def __init__(self, kit: Tools, arrays: int) -> None:
-        from numba import uint32, uint64
+        from numba import uint64
 
         layout, load, member = kit.layout, kit.y.load, kit.member
         step, size = np.uint32(layout.step), np.uint32(layout.batch * layout.step)
@@ -43,19 +44,22 @@ class Columns:
             self.given, self.near = given, near
             return
 
+        whole = layout.fit == "kWhole"
+
         @device
         def of_pack(what: Any, j: Any) -> Any:
             parameters, at, packs = what
-            return every((parameters, min(uint32(at + j * step), uint32(packs - uint32(1)))))
+            at = at + j * step
+            return every((parameters, at if whole else min(at, uint64(packs) - uint64(1))))
 
         batch = collect(layout.batch, of_pack)
 
         @device
         def of_batch(what: Any, i: Any) -> Any:
             parameters, packs = what
-            return batch((parameters, uint32(member() + i * size), packs))
+            return batch((parameters, uint64(member()) + i * size, packs))
 
-        batches = collect(layout.batches, of_batch)
+        batches, packed = collect(layout.batches, of_batch), _packed()
 
         @device
         def held(parameters: Any, packs: Any) -> Any:
@@ -63,6 +67,32 @@ class Columns:
 
         @device
         def recall(held: Any, i: Any, j: Any, at: Any) -> Any:
-            return held[i][j]
+            return packed(held[i][j])
 
         self.given, self.near = held, recall
+
+
+@lru_cache(maxsize=1)
+def _packed() -> Function:
+    """The words of packs, of which the compiler does not know that they are the same for each row:
+    it would else keep all their values, in twice as many registers."""
+    from llvmlite import ir
+    from numba.extending import intrinsic
+
+    i32 = ir.IntType(32)
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def packed(typing_context: Any, packs: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            code = ir.InlineAsm(ir.FunctionType(i32, [i32]), "", "=r,0", side_effect=True)
+            given = values[0]
+            for k in range(packs.count):
+                for i in range(packs.dtype.count):
+                    word = builder.call(code, [builder.extract_value(given, [k, i])])
+                    given = builder.insert_value(given, word, [k, i])
+            return given
+
+        return packs(packs), generate
+
+    function: Function = packed
+    return function

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpulab import arch
 from gpulab.kernels import row_shape, row_tables
-from gpulab.kernels.row_shape import Kept, Packs, Streamed
+from gpulab.kernels.row_shape import Behind, Kept, Packs, Streamed
 from gpulab.registry import Capability, Dims, Variant
 
 Shape = Kept | Streamed
@@ -46,13 +46,16 @@ ONLINE: Table = (
 """As much is computed as moved: it takes the most threads, of fewer registers each."""
 
 MOMENTS: Table = (
+    Behind(256, 16, 10, blocks=1, cluster=4),
+    Behind(256, 16, 10, blocks=1, cluster=8),
     *SHORT,
     Streamed(512, 8, 6, blocks=1, holds=True),
     *APART,
     Streamed(256, 16, 4, blocks=3, turns=False, cluster=8),
     *LONGEST,
 )
-"""For LayerNorm, which reads two parameters a column besides: once where they stay in registers."""
+"""For LayerNorm, which reads two parameters a column besides: once where they stay in registers.
+Much is computed in its longest rows: it goes on while they wait for each other's moments."""
 
 TWO_ARRAYS: Table = (
     *SHORT,
@@ -76,6 +79,7 @@ class Layout:
         ring: packs for which it has places there.
         cluster: blocks of a row.
         turns: a block takes row after row.
+        behind: a row is summed while the one before is written.
         holds: a thread keeps the parameters of its columns in registers.
         fit: a row has just the packs that are kept, fewer or more.
         arrays: rows read side by side (the residual's beside x).
@@ -89,6 +93,7 @@ class Layout:
     ring: int
     cluster: int
     turns: bool
+    behind: bool
     holds: bool
     fit: row_shape.Fit
     arrays: int
@@ -138,7 +143,8 @@ def chosen(
         ring=shape.ring * batch if isinstance(shape, Streamed) else shape.shared,
         cluster=shape.cluster,
         turns=shape.turns,
-        holds=isinstance(shape, Streamed) and shape.holds,
+        behind=isinstance(shape, Behind),
+        holds=isinstance(shape, Behind) or (isinstance(shape, Streamed) and shape.holds),
         fit=fit,
         arrays=arrays,
         modern=capability >= row_shape.ASYNC,

@@ -114,13 +114,14 @@ def _encode_two(builder: Any, low: Any, high: Any) -> Any:
 
 
 @lru_cache(maxsize=64)
-def pack(fmt: str, count: int, by_twos: bool = False) -> Pack:
+def pack(fmt: str, count: int, by_twos: bool = False, stays: bool = False) -> Pack:
     """The functions for packs of ``count`` elements of a format.
 
     Args:
         fmt: fp32, fp16, bf16, e4m3 or e5m2.
         count: elements; 1, 2, 4, 8 or 16 bytes together.
         by_twos: bf16 is rounded two at a time, on capabilities from 8.0.
+        stays: what is stored leaves the caches in its turn; else first of all.
     """
     from llvmlite import ir
     from numba import types
@@ -133,6 +134,7 @@ def pack(fmt: str, count: int, by_twos: bool = False) -> Pack:
     a_word = WORD_BITS // (8 * size)
     i32 = ir.IntType(32)
     memory = ir.VectorType(i32, words) if words > 1 else ir.IntType(8 * min(4, nbytes))
+    policy = "" if stays else ".cs"
     words_type = types.UniTuple(types.uint32, words)
     values_type = types.UniTuple(types.float32, count)
 
@@ -187,9 +189,9 @@ def pack(fmt: str, count: int, by_twos: bool = False) -> Pack:
             width = f"v{words}.b32" if words > 1 else f"b{min(8 * nbytes, 32)}"
             form = ir.FunctionType(ir.VoidType(), [at.type, *(part.type for part in each)])
             text = (
-                f"st.global.cs.{width} [$0], {{{operands}}};"
+                f"st.global{policy}.{width} [$0], {{{operands}}};"
                 if words > 1
-                else (f"st.global.cs.{width} [$0], $1;")
+                else (f"st.global{policy}.{width} [$0], $1;")
             )
             kinds = ",".join(["l", *(["h" if nbytes < 4 else "r"] * words), "~{memory}"])
             builder.call(ir.InlineAsm(form, text, kinds, side_effect=True), [at, *each])

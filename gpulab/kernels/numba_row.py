@@ -85,7 +85,7 @@ class Tools:
 def tools(variant: Variant, chosen: Layout) -> Tools:
     """The device functions for a variant."""
     x = pack_of(variant.format, chosen.vec, chosen.modern)
-    y = pack_of(variant.output, chosen.vec, chosen.modern)
+    y = pack_of(variant.output, chosen.vec, chosen.modern, chosen.behind)
     load, keep = x.load, x.keep
 
     @device

@@ -29,6 +29,9 @@ class Sweeps:
     def __init__(self, kit: Tools, source: Source) -> None:
         self.kit, self.source, self.layout = kit, source, kit.layout
         self._whole = self.layout.fit == "kWhole"
+        ring = self.layout.ring // self.layout.batch if self.layout.batches else 0
+        # Batches that are asked for at first, and before those of a row are waited for.
+        self._at_first, self._asked = ring, ring
         self._where, self._none = _place(self.layout, kit.member), _none()
 
     def begin(self) -> Function:
@@ -38,14 +41,15 @@ class Sweeps:
         layout, exchange = self.layout, self.kit.exchange
         cluster, vec = np.uint32(layout.cluster), np.uint32(layout.vec)
         come, ready, ask = exchange.begin, exchange.ready, self._ask(0)
-        asked = repeat(layout.ring // layout.batch if layout.batches else 0, ask)
+        asked = repeat(self._at_first, ask)
 
         @device
         def begin(rows: Any, kept: Any, count: Any, cols: Any) -> Any:
             come()
             row, packs = uint32(uint32(cuda.blockIdx.x) // cluster), uint32(uint32(cols) // vec)
             here = (row, uint32(0), uint32(0), uint32(count), packs)
-            asked(NOTHING, (rows, here, kept, NOTHING))
+            if row < here[3]:
+                asked(NOTHING, (rows, here, kept, NOTHING))
             ready()
             return here
 
@@ -64,7 +68,8 @@ class Sweeps:
             row, turn, slot, count, packs = here
             if turns:
                 row = uint32(row + uint32(cuda.gridDim.x) // cluster)
-                slot = uint32((slot + batches) % ring)
+                slot = uint32(slot + batches)
+                slot = min(slot, uint32(slot - ring))  # of both, one is no place
             else:
                 row = count
             return (row, uint32(turn + uint32(1)), slot, count, packs)
@@ -77,11 +82,8 @@ class Sweeps:
         ``take(state, values, pack number, near)`` gives the next state.
         """
         layout = self.layout
-        if layout.modern:
-            ring = layout.ring // layout.batch
-            waits = [numba_async.wait(ring - 1 - i) for i in range(layout.batches)]
-        else:
-            waits = []
+        awaited = layout.batches if layout.modern else 0
+        waits = [numba_async.wait(self._asked - 1 - i) for i in range(awaited)]
         several = repeat(layout.batches, self._batch(take, None), waits)
         if layout.fit != "kBeyond":
 
@@ -265,9 +267,11 @@ def _place(layout: Layout, member: Function) -> Function:
     @device
     def where(here: Any, i: Any, number: Any) -> Any:
         row, _, slot, _, packs = here
-        at = uint32(member() + number * size)
-        place = uint32((slot + i) % ring * places + uint32(cuda.threadIdx.x))
-        return uint64(row) * uint64(packs) + at, at, place, min(packs, kept)
+        at = uint64(member()) + number * size
+        i = uint32(slot + i)
+        i = min(i, uint32(i - ring))
+        place = uint32(i * places + uint32(cuda.threadIdx.x))
+        return uint64(row) * uint64(packs) + at, uint32(at), place, min(packs, kept)
 
     return where
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.kernels import numba_row
+from gpulab.kernels.layernorm import numba_behind
 from gpulab.kernels.layernorm.row import SOURCES, params
 from gpulab.kernels.numba_columns import Columns
 from gpulab.kernels.numba_function import device
@@ -62,6 +63,17 @@ def _make(variant: Variant, chosen: Layout) -> Callable[..., Any]:
         store(y, at, narrow(values))
         return state
 
+    @device
+    def rstd_of(variance: Any, eps: Any, scale: Any) -> Any:
+        # Rounding may take it below 0 in a row of equal values; a NaN stays.
+        if variance < zero:
+            variance = zero
+        spread = variance + eps * scale * scale
+        # A constant row times 2^-80 has neither variance nor eps left: y is the bias.
+        return zero if spread == zero else one / libdevice.sqrtf(spread)
+
+    if chosen.behind:
+        return numba_behind.make(kit, rstd_of, SHRINK)
     sweeps, columns = Sweeps(kit, kit.plain), Columns(kit, 2)
     begin, following = sweeps.begin(), sweeps.following()
     read, left, small = sweeps.first(sum_up), sweeps.again(sum_left), sweeps.again(sum_small)
@@ -89,12 +101,7 @@ def _make(variant: Variant, chosen: Layout) -> Callable[..., Any]:
                     break
                 scale, again = SHRINK, anew  # places of its own in shared memory
                 shift = add((small(zero, x, here, kept, none),), part, again, here[1])[0] / count
-            # Rounding may take it below 0 in a row of equal values; a NaN stays.
-            if variance < zero:
-                variance = zero
-            spread = variance + eps * scale * scale
-            # A constant row times 2^-80 has neither variance nor eps left: y is the bias.
-            rstd = zero if spread == zero else one / libdevice.sqrtf(spread)
+            rstd = rstd_of(variance, eps, scale)
             finish((y, scale, shift, mean, rstd), x, here, kept, parameters)
             here = following(here)
 
