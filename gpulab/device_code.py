@@ -63,7 +63,7 @@ class LaunchPlan:
         persistent: blocks take work until there is none: the device launches no more along x than
             it holds at once.
         blocks_an_sm: of a persistent kernel, that a multiprocessor holds.
-        equal_shares: of a persistent kernel's work: as few blocks as take no more turns.
+        equal_shares: of a persistent kernel: fewer blocks where all then take as many turns.
         cluster: blocks of a cluster, along x, as the device code fixes it.
     """
 

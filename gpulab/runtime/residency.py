@@ -69,8 +69,8 @@ def blocks_along_x(
         clusters: how many clusters it holds at once, asked only for kernels that have them.
 
     Returns:
-        All of them; of a persistent kernel no more than are held at once, and with equal shares no
-        more than take the same number of turns.
+        All of them; of a persistent kernel no more than are held at once, and with equal shares
+        fewer where each then takes just as many turns.
     """
     if not plan.persistent:
         return plan.grid[0]
@@ -80,5 +80,5 @@ def blocks_along_x(
         held = min(held, clusters() or held)
     if plan.equal_shares and wanted > held:
         turns = -(-wanted // held)
-        held = -(-wanted // turns)
+        held = wanted // turns if wanted % turns == 0 else held
     return min(wanted, held) * plan.cluster
