@@ -33,6 +33,7 @@ class Sweeps:
         # Batches that are asked for at first, and before those of a row are waited for.
         self._at_first, self._asked = ring, ring
         self._where, self._none = _place(self.layout, kit.member), _none()
+        self._batch = lru_cache(self._make_batch)
 
     def begin(self) -> Function:
         """``begin(rows, kept, number of rows, cols)`` gives ``here`` of the first row."""
@@ -178,7 +179,7 @@ class Sweeps:
 
         return ask_ahead
 
-    def _batch(self, take: Function, near: Function | None) -> Function:
+    def _make_batch(self, take: Function, near: Function | None) -> Function:
         """``batch(state, (rows, here, kept, columns), i)``: fold over batch i of the row."""
         from numba import uint32, uint64
 

@@ -58,6 +58,10 @@ class _Walk:
             self.function(function)
         elif isinstance(value, ModuleType):
             self.parts.append(f"{name}: module {_name(value)}")
+        elif type(value) in (list, tuple):  # functions may be in it, whose repr says little
+            self.parts.append(f"{name}: {type(value).__name__} of {len(value)}")
+            for number, each in enumerate(value):
+                self.value(f"{name}[{number}]", each)
         elif isinstance(value, type) or _versioned(getattr(value, "__module__", None)):
             text = f"{getattr(value, '__module__', '')} {_ADDRESS.sub('', repr(value))}"
             self.parts.append(f"{name}: {text}")

@@ -113,6 +113,21 @@ def test_what_an_intrinsic_closes_over_counts():
     assert all(each.complete for each in found)
 
 
+def test_functions_in_a_list_count():
+    from gpulab.kernels.numba_async import wait
+
+    def make(before):
+        def kernel():
+            return before
+
+        return fingerprint(kernel)
+
+    one, other = make([wait(1), wait(2)]), make([wait(1), wait(3)])
+    assert one.digest != other.digest
+    assert one.complete
+    assert one == make([wait(1), wait(2)])
+
+
 def test_numbas_two_names_of_a_module_are_one():
     """Which of them an import gives depends on what was imported before."""
 

@@ -101,42 +101,35 @@ def make(kit: Tools, rstd_of: Function, shrink: np.float32) -> Callable[..., Any
     meet = numba_meeting.meetings(kit.warps, layout.cluster, of_parts)
     start, tell, hear = meet.begin, meet.tell, meet.hear
     step, most = np.uint32(layout.step), np.float32(layout.keep * vec)
-    member, words, put = kit.member, 4 * places * parts, kit.x.put
-    narrow, store, values_of, put_y = kit.y.narrow, kit.y.store, kit.y.values, kit.y.put
+    member, words = kit.member, 4 * places * parts
+    put, narrow, store, values_of = kit.y.put, kit.y.narrow, kit.y.store, kit.y.values
 
-    @device
-    def sum_up(state: Any, values: Any, at: Any, near: Any) -> Any:
-        a, b, c, d = state
-        for j in range(0, vec, 4):
-            a += values[j]
-            b += values[j + 1]
-            c += values[j + 2]
-            d += values[j + 3]
-        return a, b, c, d
+    def passes(scale: np.float32) -> tuple[Function, Function]:
+        """Over a row times ``scale``: sums, and sums of what is left without ``shift``."""
 
-    @device
-    def sum_left(state: Any, values: Any, at: Any, near: Any) -> Any:
-        a, b, p, q, shift = state
-        for j in range(0, vec, 2):
-            d = values[j] - shift
-            e = values[j + 1] - shift
-            a += d
-            b += e
-            p = cuda.fma(d, d, p)
-            q = cuda.fma(e, e, q)
-        return a, b, p, q, shift
+        @device
+        def sum_up(state: Any, values: Any, at: Any, near: Any) -> Any:
+            a, b, c, d = state
+            for j in range(0, vec, 4):
+                a += values[j] * scale
+                b += values[j + 1] * scale
+                c += values[j + 2] * scale
+                d += values[j + 3] * scale
+            return a, b, c, d
 
-    @device
-    def sum_small(state: Any, values: Any, at: Any, near: Any) -> Any:
-        for j in range(vec):
-            values = put(values, j, values[j] * shrink)
-        return sum_up(state, values, at, near)
+        @device
+        def sum_left(state: Any, values: Any, at: Any, near: Any) -> Any:
+            a, b, p, q, shift = state
+            for j in range(0, vec, 2):
+                d = cuda.fma(values[j], scale, -shift)
+                e = cuda.fma(values[j + 1], scale, -shift)
+                a += d
+                b += e
+                p = cuda.fma(d, d, p)
+                q = cuda.fma(e, e, q)
+            return a, b, p, q, shift
 
-    @device
-    def small_rest(state: Any, values: Any, at: Any, near: Any) -> Any:
-        for j in range(vec):
-            values = put(values, j, values[j] * shrink)
-        return sum_left(state, values, at, near)
+        return sum_up, sum_left
 
     @device
     def mine(packs: Any) -> Any:
@@ -164,11 +157,12 @@ def make(kit: Tools, rstd_of: Function, shrink: np.float32) -> Callable[..., Any
         factor, offset = values_of(near[0]), values_of(near[1])
         for j in range(vec):
             normal = cuda.fma(cuda.fma(values[j], scale, -shift), rstd, rest)
-            values = put_y(values, j, cuda.fma(normal, factor[j], offset[j]))
+            values = put(values, j, cuda.fma(normal, factor[j], offset[j]))
         store(y, at, narrow(values))
         return state
 
     trail, columns = Trail(kit), Columns(kit, 2)
+    (sum_up, sum_left), (sum_small, small_rest) = passes(one), passes(shrink)
     begin, following = trail.begin(), trail.following()
     filled, filled_left = trail.fill(sum_up), trail.slowly(sum_left)
     read, left = trail.first(sum_up), trail.again(sum_left)
