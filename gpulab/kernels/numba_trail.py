@@ -45,7 +45,8 @@ class Trail(Sweeps):
 
         @device
         def slowly(state: Any, rows: Any, here: Any, kept: Any) -> Any:
-            i, end = uint32(0), uint32(batches * uint32(cuda.gridDim.y))  # 1, of which nobody knows
+            # gridDim.y is 1, which no compiler knows: the loop is not unrolled.
+            i, end = uint32(0), uint32(batches * uint32(cuda.gridDim.y))
             while i < end:
                 if ready is not None:
                     ready()

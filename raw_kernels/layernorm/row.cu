@@ -100,7 +100,8 @@ struct TwoPass {
 };
 
 struct Welford {
-    // first: of the row; what comes with the row's loads is not waited for before they are asked for.
+    // first: the row's first element as it is stored. It is widened behind the row's loads, which would
+    // else wait for it.
     template <int kFrom, bool kRead, class Row, typename T>
     static Moments of(Row& row, T first, float scale, float count) {
         constexpr int kVec = Row::kVec;
