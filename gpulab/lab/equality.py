@@ -85,7 +85,7 @@ def sizes_of(case: Case, sizes: Sequence[Mapping[str, int]]) -> tuple[Mapping[st
 
 
 def _has_long_rows(case: Case) -> bool:
-    """Whether long rows take another source than short ones where clusters may share them."""
+    """Whether long rows take another way than short ones where clusters may share them."""
     build, dims = (
         case.spec.build,
         [p.name for p in case.spec.params(case.variant) if p.role == "dim"],
@@ -93,7 +93,7 @@ def _has_long_rows(case: Case) -> bool:
     if case.spec.backend != "raw" or build is None or dims != ["rows", "cols"]:
         return False
     ways = {
-        source.source
+        (source.source, source.defines)
         for size in (ROW_SIZES[0], LONG_ROWS[0])
         if isinstance(source := build(case.variant, CLUSTERS, size), RawBuild)
     }
