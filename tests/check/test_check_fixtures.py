@@ -86,16 +86,38 @@ def test_the_card_and_the_emulated_device_say_the_same():
     assert check_fixtures.apart([card, card | {"device": "emulated", "seed": 2}]) == []
 
 
+CLAIMS = "correct/fp16-matmul/claims.cu"
+NOT_ON_A_CARD = {CLAIMS}
+"""Fixtures that no card has judged yet."""
+
+
 @pytest.mark.parametrize("device", ["cuda", "emulated"])
 def test_every_fixture_was_judged_on_both_and_solutions_with_ten_seeds(device):
     lines = records.read(ROOT / "docs" / "results" / "check_fixtures.jsonl")
     judged = {
         (x["fixture"], x["seed"]) for x in lines if x["device"] == device and not x["skipped"]
     }
-    assert {f.name for f in ALL} <= {name for name, seed in judged if seed == 1}
+    waiting = NOT_ON_A_CARD if device == "cuda" else set()
+    assert {f.name for f in ALL} - {name for name, seed in judged if seed == 1} == waiting
     solutions = [f.name for f in ALL if f.name.startswith("solution/")]
     assert len(solutions) == 2 * len(NAMES)
     assert {(name, seed) for name in solutions for seed in range(1, 11)} <= judged
+
+
+def test_claims_are_answered_in_the_record_on_a_card_by_numbers():
+    lines = records.read(ROOT / "docs" / "results" / "check_fixtures.jsonl")
+    told = {x["device"]: x["claims"] for x in lines if x["fixture"] == CLAIMS}
+    assert set(told) == {"cuda", "emulated"} - ({"cuda"} if CLAIMS in NOT_ON_A_CARD else set())
+    for device, answers in told.items():
+        *numbers, cause = answers
+        assert [a["claim"] for a in numbers] == [
+            "max_abs_err", "gate_fraction", "time_ms", "baseline_ms"
+        ]  # fmt: skip
+        assert cause["answer"].startswith("measured: ")
+        for a in numbers:
+            assert (a["measured"] is None) == (device == "emulated")
+            if a["claim"].endswith("_ms"):
+                assert a.get("holds") is (False if device == "cuda" else None)
 
 
 def test_a_right_kernel_in_a_folder_of_wrong_ones_disagrees(cache):
