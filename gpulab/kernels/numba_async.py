@@ -6,11 +6,11 @@ Source: PTX ISA, "cp.async", "cp.async.commit_group", "cp.async.wait_group".
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-Function = Callable[..., Any]
+from gpulab.kernels.numba_asm import address, emit, instruction
+from gpulab.kernels.numba_function import Function
 
 
 @lru_cache(maxsize=8)
@@ -28,9 +28,9 @@ def copy(nbytes: int) -> Function:
     @intrinsic  # type: ignore[untyped-decorator]
     def start(typing_context: Any, kept: Any, place: Any, array: Any, index: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            to = _address(context, builder, signature.args[0], values[:2], nbytes, 3)
-            source = _address(context, builder, signature.args[2], values[2:], nbytes, 0)
-            _emit(builder, text, "l,l", [to, source])
+            to = address(context, builder, signature.args[0], values[:2], nbytes, 3)
+            source = address(context, builder, signature.args[2], values[2:], nbytes)
+            emit(builder, text, [to, source])
             return context.get_dummy_value()
 
         return types.void(kept, types.uint64, array, types.uint64), generate
@@ -66,9 +66,9 @@ def copies(apart: int, away: int, count: int, alike: bool) -> Function:
         typing_context: Any, kept: Any, place: Any, array: Any, index: Any, several: Any
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            to = _address(context, builder, signature.args[0], values[:2], 16, 3)
-            source = _address(context, builder, signature.args[2], values[2:4], 16, 0)
-            _emit(builder, text, "l,l,l", [to, source, values[4]])
+            to = address(context, builder, signature.args[0], values[:2], 16, 3)
+            source = address(context, builder, signature.args[2], values[2:4], 16)
+            emit(builder, text, [to, source, values[4]])
             return context.get_dummy_value()
 
         return types.void(kept, types.uint64, array, types.uint64, types.uint64), generate
@@ -80,47 +80,10 @@ def copies(apart: int, away: int, count: int, alike: bool) -> Function:
 @lru_cache(maxsize=1)
 def commit() -> Function:
     """Closes the group of the copies that this thread started since the last."""
-    return _instruction("cp.async.commit_group;")
+    return instruction("cp.async.commit_group;")
 
 
 @lru_cache(maxsize=32)
 def wait(pending: int) -> Function:
     """Waits until at most ``pending`` of this thread's newest groups are unfinished."""
-    return _instruction(f"cp.async.wait_group {pending};")
-
-
-def _instruction(text: str) -> Function:
-    from numba import types
-    from numba.extending import intrinsic
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def run(typing_context: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            _emit(builder, text, "", [])
-            return context.get_dummy_value()
-
-        return types.void(), generate
-
-    function: Function = run
-    return function
-
-
-def _address(context: Any, builder: Any, array: Any, values: Any, nbytes: int, space: int) -> Any:
-    """The 64-bit address of an (array, pack number), of packs of ``nbytes``."""
-    from llvmlite import ir
-
-    data = context.make_array(array)(context, builder, values[0]).data
-    pack = ir.ArrayType(ir.IntType(8), nbytes)
-    place = builder.gep(builder.bitcast(data, pack.as_pointer()), [values[1]])
-    if space:
-        place = builder.addrspacecast(place, pack.as_pointer(space))
-    return builder.ptrtoint(place, ir.IntType(64))
-
-
-def _emit(builder: Any, text: str, operands: str, values: list[Any]) -> None:
-    """PTX that reads 64-bit operands and orders the accesses to memory around it."""
-    from llvmlite import ir
-
-    form = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * len(values))
-    constraints = ",".join(filter(None, [operands, "~{memory}"]))
-    builder.call(ir.InlineAsm(form, text, constraints, side_effect=True), values)
+    return instruction(f"cp.async.wait_group {pending};")

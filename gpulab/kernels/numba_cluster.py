@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.kernels.numba_asm import address, emit, instruction
 from gpulab.kernels.numba_function import Function, device
 
 
@@ -77,32 +78,12 @@ def exchange(warps: int, blocks: int) -> Exchange:
 
 @lru_cache(maxsize=1)
 def _arrive() -> Function:
-    return _barrier("barrier.cluster.arrive.release.aligned;")
+    return instruction("barrier.cluster.arrive.release.aligned;", together=True)
 
 
 @lru_cache(maxsize=1)
 def _wait() -> Function:
-    return _barrier("barrier.cluster.wait.acquire.aligned;")
-
-
-def _barrier(text: str) -> Function:
-    from llvmlite import ir
-    from numba import types
-    from numba.extending import intrinsic
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def run(typing_context: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            code = ir.InlineAsm(
-                ir.FunctionType(ir.VoidType(), []), text, "~{memory}", side_effect=True
-            )
-            builder.call(code, [], attrs=("convergent",))
-            return context.get_dummy_value()
-
-        return types.void(), generate
-
-    function: Function = run
-    return function
+    return instruction("barrier.cluster.wait.acquire.aligned;", together=True)
 
 
 @lru_cache(maxsize=8)
@@ -122,15 +103,9 @@ def _store(blocks: int) -> Function:
     @intrinsic  # type: ignore[untyped-decorator]
     def start(typing_context: Any, part: Any, place: Any, rank: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            i32, i64 = ir.IntType(32), ir.IntType(64)
-            data = context.make_array(signature.args[0])(context, builder, values[0]).data
-            at = builder.gep(data, [values[1]])
-            shared = ir.PointerType(ir.FloatType(), 3)
-            here = builder.ptrtoint(builder.addrspacecast(at, shared), i64)
-            word = builder.bitcast(values[3], i32)
-            form = ir.FunctionType(ir.VoidType(), [i64, i32, i32])
-            code = ir.InlineAsm(form, text, "l,r,r,~{memory}", side_effect=True)
-            builder.call(code, [here, values[2], word])
+            here = address(context, builder, signature.args[0], values[:2], 4, 3)
+            word = builder.bitcast(values[3], ir.IntType(32))
+            emit(builder, text, [here, values[2], word])
             return context.get_dummy_value()
 
         return types.void(part, types.uint64, types.uint32, types.float32), generate

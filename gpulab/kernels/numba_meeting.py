@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.kernels.numba_asm import emit, shared_address
 from gpulab.kernels.numba_function import Function, collect, device
 from gpulab.kernels.numba_pack import pack
 from gpulab.kernels.row_shape import BEHIND_BYTES, WARP
@@ -80,28 +81,6 @@ def meetings(warps: int, blocks: int, merge: Function) -> Meetings:
     return Meetings(begin, tell, hear)
 
 
-def _address(context: Any, builder: Any, array: Any, value: Any, at: Any, nbytes: int) -> Any:
-    """The 32-bit address of element ``at``, each of ``nbytes``, of a shared array."""
-    from llvmlite import ir
-
-    data = context.make_array(array)(context, builder, value).data
-    element = ir.ArrayType(ir.IntType(8), nbytes)
-    place = builder.bitcast(data, element.as_pointer())
-    place = builder.gep(place, [at]) if at is not None else place
-    shared = builder.addrspacecast(place, element.as_pointer(3))
-    return builder.trunc(builder.ptrtoint(shared, ir.IntType(64)), ir.IntType(32))
-
-
-def _emit(builder: Any, text: str, values: list[Any]) -> None:
-    """PTX that reads 32-bit operands and orders the accesses to memory around it."""
-    from llvmlite import ir
-
-    form = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-    constraints = ",".join([*["r"] * len(values), "~{memory}"])
-    code = ir.InlineAsm(form, text, constraints, side_effect=True)
-    builder.call(code, values, attrs=("convergent",))
-
-
 @lru_cache(maxsize=1)
 def _begin() -> Function:
     from numba import types
@@ -116,8 +95,9 @@ def _begin() -> Function:
     @intrinsic  # type: ignore[untyped-decorator]
     def begin(typing_context: Any, barriers: Any, thread: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            first = _address(context, builder, signature.args[0], values[0], None, 8)
-            _emit(builder, text, [first, values[1]])
+            zero = context.get_constant(types.uint64, 0)
+            first = shared_address(context, builder, signature.args[0], (values[0], zero), 8)
+            emit(builder, text, [first, values[1]], together=True)
             return context.get_dummy_value()
 
         return types.void(barriers, types.uint32), generate
@@ -151,10 +131,10 @@ def _send(parts: int, blocks: int) -> Function:
             from llvmlite import ir
 
             kinds, i32 = signature.args, ir.IntType(32)
-            here = _address(context, builder, kinds[0], values[0], values[1], BEHIND_BYTES)
-            counter = _address(context, builder, kinds[2], values[2], values[3], 8)
+            here = shared_address(context, builder, kinds[0], values[:2], BEHIND_BYTES)
+            counter = shared_address(context, builder, kinds[2], values[2:4], 8)
             words = [builder.bitcast(builder.extract_value(values[5], i), i32) for i in range(4)]
-            _emit(builder, text, [here, counter, values[4], *words])
+            emit(builder, text, [here, counter, values[4], *words], together=True)
             return context.get_dummy_value()
 
         numbers = (types.uint64, barriers, types.uint64, types.uint32)
@@ -177,8 +157,8 @@ def _wait() -> Function:
     @intrinsic  # type: ignore[untyped-decorator]
     def wait(typing_context: Any, barriers: Any, place: Any, parity: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            barrier = _address(context, builder, signature.args[0], values[0], values[1], 8)
-            _emit(builder, text, [barrier, values[2]])
+            barrier = shared_address(context, builder, signature.args[0], values[:2], 8)
+            emit(builder, text, [barrier, values[2]], together=True)
             return context.get_dummy_value()
 
         return types.void(barriers, types.uint64, types.uint32), generate

@@ -86,9 +86,19 @@ struct Larger {
     }
 };
 
+// Words that the blocks of a cluster send to this one where they poll: two of each block, in turns.
+inline unsigned long long* polled_words() {
+    __shared__ unsigned long long words[2 * kCluster];
+    return words;
+}
+
 // A cluster's blocks must all run before one writes into another's shared memory: arrive when the
 // kernel starts, wait before the first reduction.
-inline void cluster_begin() {
+template <bool kPolls = false>
+void cluster_begin() {
+    if constexpr (kPolls) {
+        if (threadIdx.x < 2 * kCluster) polled_words()[threadIdx.x] = 0;
+    }
     if (kCluster > 1) ptx::cluster_arrive();
 }
 
@@ -129,18 +139,6 @@ V group_reduce(V value, Op op, unsigned turn) {
         value = Op::template lanes<(kParts < 32 ? kParts : 32)>(value);
     }
     return value;
-}
-
-// Words that the blocks of a cluster send to this one: two of each block, in turns.
-inline unsigned long long* polled_words() {
-    __shared__ unsigned long long words[2 * kCluster];
-    return words;
-}
-
-// As cluster_begin, where blocks then meet by polled_reduce.
-inline void polled_begin() {
-    if (threadIdx.x < 2 * kCluster) polled_words()[threadIdx.x] = 0;
-    ptx::cluster_arrive();
 }
 
 // As group_reduce, of a block's warps first and then of the blocks. Each sends one word to every other,

@@ -60,11 +60,7 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
                      const T* __restrict__ weight, T* __restrict__ y, T* __restrict__ residual_out,
                      int rows, int cols, float eps) {
     using Row = typename Hold::template Rows<Sum<T, kVec>>;
-    if constexpr (Row::kPolls) {
-        polled_begin();
-    } else {
-        cluster_begin();
-    }
+    cluster_begin<Row::kPolls>();
     Row row({x, residual}, rows, cols);
     cluster_ready();
     for (; row.more(); row.next()) {

@@ -3,7 +3,6 @@ taken out shows."""
 
 from __future__ import annotations
 
-import shutil
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from changed_sources import changed
 from numpy.typing import NDArray
 
 from gpulab import arch, registry
@@ -18,8 +18,7 @@ from gpulab.errors import FaultError
 from gpulab.kernels.matmul import blocked_tma
 from gpulab.lab.runner import KernelRunner
 from gpulab.registry import Case, RawBuild
-from gpulab.runtime import assembly, sources
-from gpulab.runtime.cache import Store
+from gpulab.runtime import assembly
 from gpulab.runtime.emulated import EmulatedDevice
 
 HOPPER = (9, 0)
@@ -192,13 +191,9 @@ SILENT = {"swizzle", "half"}
 def test_what_is_taken_out_is_missed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = shutil.copytree(sources.root(), tmp_path / "raw_kernels")
-    file = copy / "matmul" / "blocked_tma.cu"
-    assert file.read_text().count(CHANGES[name][0]) == 1
-    file.write_text(file.read_text().replace(*CHANGES[name]))
-    monkeypatch.setattr(sources, "root", lambda: copy)
+    store = changed("matmul/blocked_tma.cu", *CHANGES[name], tmp_path, monkeypatch)
     dims = SIZES[112] | {"m": 20, "n": 100}
-    device = EmulatedDevice(HOPPER, store=Store(tmp_path / "cache"))
+    device = EmulatedDevice(HOPPER, store=store)
     if name in SILENT:
         given = operands(dims)
         got = product(CASE, dims, device).view(np.float32)

@@ -1,10 +1,10 @@
 """Rows that are summed while the one before is written: by few threads, the code of long rows."""
 
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from changed_sources import changed
 from row_runs import HONEST, case, judge
 
 from gpulab import ops
@@ -15,7 +15,6 @@ from gpulab.kernels.row_shape import Behind, Packs, Streamed
 from gpulab.lab.runner import KernelRunner
 from gpulab.ops.rows_families import families_for, together
 from gpulab.runtime import assembly, sources
-from gpulab.runtime.cache import Store
 from gpulab.runtime.emulated import EmulatedDevice
 
 HOPPER = (9, 0)
@@ -201,14 +200,9 @@ def test_a_mistake_is_seen(mistake, taken, tmp_path, monkeypatch):
     stored = inputs(one, 7, columns("fp32", SMALL))
     stored["x"][1:5] *= np.float32(1e30)
     right = outputs(one, stored)
-    copy = shutil.copytree(sources.root(), tmp_path / "raw_kernels")
-    path, (old, new) = copy / "common/behind.cuh", WRONG[mistake]
-    text = path.read_text()
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, new))
-    monkeypatch.setattr(sources, "root", lambda: copy)
+    store = changed("common/behind.cuh", *WRONG[mistake], tmp_path, monkeypatch)
     with pytest.raises((FaultError, AssertionError)) as raised:
-        assert outputs(one, stored, sanitize=True, store=Store(tmp_path / "cache")) == right
+        assert outputs(one, stored, sanitize=True, store=store) == right
     if isinstance(raised.value, FaultError):
         assert raised.value.details["fault"] in SEEN_AS
 

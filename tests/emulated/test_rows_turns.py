@@ -1,9 +1,9 @@
 """Row kernels whose blocks take row after row, which a launch of a block a row does not show."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
+from changed_sources import changed
 from row_runs import HONEST, case
 
 from gpulab import ops
@@ -11,8 +11,6 @@ from gpulab.errors import FaultError
 from gpulab.kernels import row_tables
 from gpulab.kernels.row_shape import Streamed
 from gpulab.lab.runner import KernelRunner
-from gpulab.runtime import sources
-from gpulab.runtime.cache import Store
 from gpulab.runtime.emulated import EmulatedDevice
 
 HOPPER = (9, 0)
@@ -81,14 +79,15 @@ def test_parameters_in_registers_give_the_bits_of_parameters_that_are_read(monke
 
 POLLED = Streamed(64, 4, 3, blocks=1, cluster=2, polls=True, fit="kWhole")
 """512 packs a row, in two blocks of two warps: few enough that both ways add in the same order."""
+REDUCE = "common/reduce.cuh"
+BARRIER = "parts[place][warp] = value;\n    __syncthreads();"
 WRONG = {
-    "words": ("(words + lane % kCluster)", "(words)", "common/reduce.cuh"),
-    "warps": ("(parts[place][lane % kWarps])", "(parts[place][0])", "common/reduce.cuh"),
-    "barrier": ("parts[place][warp] = value;\n    __syncthreads();",
-                "parts[place][warp] = value;", "common/reduce.cuh"),
-    "places": ("place = meeting % 2;", "place = 0;", "common/reduce.cuh"),
-}  # fmt: skip
-"""What is to be seen -> what is replaced, by what, and where."""
+    "words": (REDUCE, "(words + lane % kCluster)", "(words)"),
+    "warps": (REDUCE, "(parts[place][lane % kWarps])", "(parts[place][0])"),
+    "barrier": (REDUCE, BARRIER, BARRIER.partition("\n")[0]),
+    "places": (REDUCE, "place = meeting % 2;", "place = 0;"),
+}
+"""What is to be seen -> where what is replaced, and by what."""
 
 
 @pytest.fixture
@@ -114,13 +113,8 @@ def test_a_mistake_of_polling_is_seen(mistake, polled, tmp_path, monkeypatch):
     """A race, or other bits."""
     one, dims, family = polled
     right = outputs(one, dims, 4, family=family)
-    old, new, file = WRONG[mistake]
-    copy = shutil.copytree(sources.root(), tmp_path / "raw_kernels")
-    text = (copy / file).read_text()
-    assert text.count(old) == 1
-    (copy / file).write_text(text.replace(old, new))
-    monkeypatch.setattr(sources, "root", lambda: copy)
+    store = changed(*WRONG[mistake], tmp_path, monkeypatch)
     with pytest.raises((FaultError, AssertionError)) as raised:
-        assert outputs(one, dims, 4, True, Store(tmp_path / "cache"), family) == right
+        assert outputs(one, dims, 4, True, store, family) == right
     if isinstance(raised.value, FaultError):
         assert raised.value.details["fault"] == "race"

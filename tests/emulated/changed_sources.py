@@ -1,0 +1,23 @@
+"""The lab with a mistake in one of its sources."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpulab.runtime import sources
+from gpulab.runtime.cache import Store
+
+
+def changed(file: str, old: str, new: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """From here on sources are a copy where ``old``, which ``file`` has once, is ``new``.
+
+    Returns:
+        A store for what is compiled of them.
+    """
+    copy = shutil.copytree(sources.root(), folder / "raw_kernels")
+    text = (copy / file).read_text()
+    assert text.count(old) == 1
+    (copy / file).write_text(text.replace(old, new))
+    monkeypatch.setattr(sources, "root", lambda: copy)
+    return Store(folder / "cache")
