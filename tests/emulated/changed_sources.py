@@ -1,10 +1,12 @@
 """The lab with a mistake in one of its sources."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gpulab.errors import FaultError
 from gpulab.runtime import sources
 from gpulab.runtime.cache import Store
 
@@ -21,3 +23,11 @@ def changed(file: str, old: str, new: str, folder: Path, monkeypatch: pytest.Mon
     (copy / file).write_text(text.replace(old, new))
     monkeypatch.setattr(sources, "root", lambda: copy)
     return Store(folder / "cache")
+
+
+def seen(run: Callable[[], object], right: object) -> str:
+    """What shows a mistake: the fault of a run, ``other bits`` than are right, or ``nothing``."""
+    try:
+        return "nothing" if run() == right else "other bits"
+    except FaultError as error:
+        return str(error.details["fault"])

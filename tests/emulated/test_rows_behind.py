@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from changed_sources import changed
+from changed_sources import changed, seen
 from row_runs import HONEST, case, judge
 
 from gpulab import ops
-from gpulab.errors import FaultError
 from gpulab.formats import decode, encode
 from gpulab.kernels import row_shape, row_tables
 from gpulab.kernels.row_shape import Behind, Packs, Streamed
@@ -96,7 +95,8 @@ def test_bits_are_those_of_a_cluster_a_row_however_many_rows_there_are(key, take
     alone = outputs(one, stored)
     for rows, clusters in ((1, 1), (2, 1), (7, 1)):
         taken(SMALL, clusters)
-        assert outputs(one, stored | {"x": stored["x"][:rows]}) == alone[:rows]
+        fewer = stored | {"x": stored["x"][:rows]}
+        assert seen(lambda fewer=fewer: outputs(one, fewer), alone[:rows]) == "nothing"
 
 
 SPECIAL = {0: np.nan, 2: np.inf, 3: -np.inf, 5: np.nan}
@@ -174,7 +174,8 @@ def test_no_thread_races_another(key, taken):
     one = case(*key, "fp32")
     stored = inputs(one, 5, columns("fp32", SHORTER, 3))
     stored["x"][1::2] *= np.float32(1e30)
-    assert outputs(one, stored, sanitize=True) == outputs(one, stored)
+    plain = outputs(one, stored)
+    assert seen(lambda: outputs(one, stored, sanitize=True), plain) == "nothing"
 
 
 WRONG = {
@@ -189,7 +190,7 @@ WRONG = {
     "again": ("unsigned at = of.back;", "unsigned at = of.front;"),
 }
 """What is to be seen -> what is replaced in common/behind.cuh, and by what."""
-SEEN_AS = ("race", "async_in_flight", "uninitialised", "mbarrier")
+SEEN_AS = ("other bits", "race", "async_in_flight", "uninitialised", "mbarrier")
 
 
 @pytest.mark.parametrize("mistake", WRONG)
@@ -201,10 +202,7 @@ def test_a_mistake_is_seen(mistake, taken, tmp_path, monkeypatch):
     stored["x"][1:5] *= np.float32(1e30)
     right = outputs(one, stored)
     store = changed("common/behind.cuh", *WRONG[mistake], tmp_path, monkeypatch)
-    with pytest.raises((FaultError, AssertionError)) as raised:
-        assert outputs(one, stored, sanitize=True, store=store) == right
-    if isinstance(raised.value, FaultError):
-        assert raised.value.details["fault"] in SEEN_AS
+    assert seen(lambda: outputs(one, stored, sanitize=True, store=store), right) in SEEN_AS
 
 
 def test_rows_take_the_shape_that_they_fill():

@@ -1,13 +1,13 @@
 """Row kernels whose blocks take row after row, which a launch of a block a row does not show."""
 
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
-from changed_sources import changed
+from changed_sources import changed, seen
 from row_runs import HONEST, case
 
 from gpulab import ops
-from gpulab.errors import FaultError
 from gpulab.kernels import row_tables
 from gpulab.kernels.row_shape import Streamed
 from gpulab.lab.runner import KernelRunner
@@ -19,13 +19,14 @@ LOOPING = [c for c in FP32 if c.spec.name != "plain"]
 
 
 def outputs(one, dims, blocks=None, sanitize=False, store=None, family="normal"):
-    """Bytes of the outputs, of a launch of so many blocks."""
+    """Digests of the outputs, of a launch of so many blocks."""
     if blocks is not None:
         plan = replace(one.spec.plan(one.variant, HOPPER, dims), grid=(blocks, 1, 1))
         one = replace(one, spec=replace(one.spec, plan=lambda *_: plan))
     stored = ops.get(one.spec.op).stored_inputs(one.variant, dims, family, 0)
     runner = KernelRunner(one, EmulatedDevice(HOPPER, sanitize=sanitize, store=store), dims)
-    return {name: a.tobytes() for name, a in runner(stored, poison=0x5A).outputs.items()}
+    found = runner(stored, poison=0x5A).outputs
+    return {name: sha256(a.tobytes()).hexdigest() for name, a in found.items()}
 
 
 def taken(one, dims):
@@ -114,7 +115,5 @@ def test_a_mistake_of_polling_is_seen(mistake, polled, tmp_path, monkeypatch):
     one, dims, family = polled
     right = outputs(one, dims, 4, family=family)
     store = changed(*WRONG[mistake], tmp_path, monkeypatch)
-    with pytest.raises((FaultError, AssertionError)) as raised:
-        assert outputs(one, dims, 4, True, store, family) == right
-    if isinstance(raised.value, FaultError):
-        assert raised.value.details["fault"] == "race"
+    found = seen(lambda: outputs(one, dims, 4, True, store, family), right)
+    assert found in ("race", "other bits")
