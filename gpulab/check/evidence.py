@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,11 +140,3 @@ def finite(value: float | None) -> float | str | None:
     if value is None or value - value == 0:
         return value
     return str(value)
-
-
-def merge(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """One dictionary of several."""
-    out: dict[str, Any] = {}
-    for part in parts:
-        out.update(part)
-    return out

@@ -30,6 +30,8 @@ class Segment:
         last: the end instruction, None for a plain fall-through.
         targets: segment numbers of a branch or table.
         meets: the first instruction needs its warp members present.
+        exposed: registers that it may read before it writes them.
+        defined: registers that it writes.
     """
 
     index: int
@@ -40,7 +42,6 @@ class Segment:
     meets: bool = False
     exposed: set[str] = field(default_factory=set)
     defined: set[str] = field(default_factory=set)
-    live_out: set[str] = field(default_factory=set)
 
     @property
     def cost(self) -> int:
@@ -135,7 +136,7 @@ def _collect(operand: Operand, found: list[Reg]) -> None:
 
 
 def split(kernel: Kernel) -> Flow:
-    """Cut a kernel into segments and find what each register needs."""
+    """Cut a kernel into segments and find the registers that each of them keeps to itself."""
     segments, starts = _cut(kernel)
     for segment in segments:
         targets = segment.last.targets if segment.last is not None else ()
@@ -144,7 +145,6 @@ def split(kernel: Kernel) -> Flow:
     for segment in segments:
         _expose(segment)
         every |= segment.exposed
-    _liveness(segments)
     return Flow(segments, set(kernel.registers) - every)
 
 
@@ -195,29 +195,6 @@ def _expose(segment: Segment) -> None:
     if segment.end == "barrier" and segment.last is not None:
         # The result of bar.red is written when the barrier completes, outside the segment.
         segment.exposed |= {r.name for r in destinations(segment.last)}
-
-
-def _liveness(segments: list[Segment]) -> None:
-    live_in: list[set[str]] = [set(s.exposed) for s in segments]
-    changed = True
-    while changed:
-        changed = False
-        for segment in reversed(segments):
-            out: set[str] = set()
-            falls = not (
-                (segment.end == "branch" and segment.last and segment.last.guard is None)
-                or segment.end == "table"
-                or (segment.end == "exit" and (segment.last is None or segment.last.guard is None))
-            )
-            after = [*segment.targets, *([segment.index + 1] if falls else [])]
-            for number in after:
-                if number < len(segments):
-                    out |= live_in[number]
-            segment.live_out = out
-            grown = segment.exposed | (out - segment.defined)
-            if grown != live_in[segment.index]:
-                live_in[segment.index] = grown
-                changed = True
 
 
 def member_operand(instr: Instr) -> Operand:

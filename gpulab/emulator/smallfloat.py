@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.emulator import exact
-
 Array = NDArray[Any]
 U16, U32, F32, F64 = np.uint16, np.uint32, np.float32, np.float64
 
@@ -126,14 +124,6 @@ def beside_ties(s: Array, low_bits: int) -> Array:
         moved = np.nextafter(near, np.where(away > 0, F32(np.inf), F32(-np.inf)))
         r.flat[at] = np.where((away != 0) & np.isfinite(near), moved, near)
     return r
-
-
-def odd_f32(x: Array) -> Array:
-    """float64 to float32, rounded to odd (for a further rounding to a half format)."""
-    cut = exact.narrow(x, "rz")
-    inexact = (cut.astype(F64) != x) & np.isfinite(x)
-    single: Array = (cut.view(U32) | inexact.astype(U32)).view(F32)
-    return single
 
 
 def encode(name: str, x: Array, mode: str = "rn", satfinite: bool = False) -> Array:

@@ -19,7 +19,6 @@ BITS = {"fp64": 53, "fp32": 24, "tf32": 11, "fp16": 11, "bf16": 8, "e4m3": 4, "e
 """Significand bits, the leading one included."""
 
 LOG2_E = math.log2(math.e)
-LN_2 = math.log(2.0)
 _BF16_BY_INTEGERS = {"add": ("s32", "u32"), "selp": ("b16",)}
 """Rounding to bf16 where no instruction does it: half an ulp less one, 0x7fff, is added to the bits
 of the float32; or the upper half is taken, NaN as 0x7fff, and one added where it rounds up."""

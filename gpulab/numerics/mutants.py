@@ -179,10 +179,6 @@ def _without_low(a: bool) -> Callable[[Contract, Block], Floats]:
     return compute
 
 
-def _integers_are_exact(contract: Contract, block: Block) -> str | None:
-    return "integer sums have no such rounding" if contract.exact else None
-
-
 def _accumulates_wider(name: str) -> Applies:
     def refused(contract: Contract, block: Block) -> str | None:
         if contract.exact:

@@ -17,7 +17,6 @@ from gpulab.errors import (
     UsageError,
 )
 
-OUT_OF_MEMORY = 2
 _TIMEOUT = 702
 _FAULTS = {
     700: ("out_of_bounds", "an illegal address"),

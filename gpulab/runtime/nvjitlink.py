@@ -29,11 +29,10 @@ CACHING = (12, 1)
 
 @dataclass(frozen=True)
 class Linked:
-    """What a link gives: the cubin or PTX, and ptxas' words."""
+    """What a link gives: the cubin or PTX, and what nvJitLink and ptxas said."""
 
     image: bytes
     log: str
-    version: tuple[int, int]
 
 
 @lru_cache(maxsize=4)
@@ -121,7 +120,7 @@ def _link(
         if code != 0:
             raise diagnostics.link_error((error + log).decode(errors="replace"), inputs[0][2], ptx)
         image = _read(library, handle, f"Linked{what}", "")
-        return Linked(image, (error + log).decode(errors="replace"), found)
+        return Linked(image, (error + log).decode(errors="replace"))
     finally:
         library.nvJitLinkDestroy(ctypes.byref(handle))
 
