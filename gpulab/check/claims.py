@@ -9,6 +9,7 @@ from gpulab.check import measuring, speed
 from gpulab.check.runner import Submitted
 from gpulab.check.subject import Setting, get_subject
 from gpulab.formats import storage_dtype
+from gpulab.numerics.structure import POISONS
 
 if TYPE_CHECKING:
     from gpulab.check.session import Check
@@ -110,7 +111,7 @@ class _Baseline:
             assert self.check.watched is not None  # counters of the submission are its
             run = self._run(self.check.watched)
             run.load()
-            run.at(dims, "counters")(inputs, poison=0xA5)
+            run.at(dims, "counters")(inputs, poison=POISONS[0])
             return dict(run.last.get("counters") or {})
 
         return self.check.cache.get((*self.key, "counters"), make)

@@ -13,6 +13,7 @@ from gpulab.check.subject import Arrays
 from gpulab.check.workbench import SCRAMBLES
 from gpulab.errors import FaultError, GpulabError
 from gpulab.exercises.base import Exercise, Shape
+from gpulab.numerics.structure import POISONS
 
 if TYPE_CHECKING:
     from gpulab.check.session import Check
@@ -36,7 +37,7 @@ def races(check: Check) -> None:
     check.progress("races")
     submitted.load()
     try:
-        submitted.at(shape.dims, "races")(check.stored(shape), poison=0xA5)
+        submitted.at(shape.dims, "races")(check.stored(shape), poison=POISONS[0])
     except FaultError as error:
         if error.details.get("fault") != "race":
             raise
@@ -64,9 +65,9 @@ def state(check: Check, submitted: Submitted) -> None:
     if check.options.device == "cuda":
         run = submitted.at(shape.dims)
         run.load()
-        first = _bytes(run(inputs, poison=0xA5).outputs)
+        first = _bytes(run(inputs, poison=POISONS[0]).outputs)
         for number in range(2, REPEATS + 1):
-            if _bytes(run(inputs, poison=0x5A).outputs) != first and not check.atomics:
+            if _bytes(run(inputs, poison=POISONS[1]).outputs) != first and not check.atomics:
                 depends(check, shape, f"launch {number} of {REPEATS} gives another result")
                 return
         check.result.note("state", "PASS", f"{REPEATS} launches of one module agree")
@@ -84,7 +85,7 @@ def state(check: Check, submitted: Submitted) -> None:
         run.load()
         run.scramble(byte)
         try:
-            got = run(inputs, poison=0xA5).outputs
+            got = run(inputs, poison=POISONS[0]).outputs
         except GpulabError as error:
             text = f"with {', '.join(changed)} as an earlier launch might leave it: {error.message}"
             depends(check, shape, text)
@@ -170,7 +171,7 @@ def _passes(check: Check, shape: Shape, loaded: float) -> None:
 
 def _count(check: Check, submitted: Submitted, shape: Shape) -> dict[str, Any]:
     submitted.load()
-    submitted.at(shape.dims, "counters")(check.stored(shape), poison=0xA5)
+    submitted.at(shape.dims, "counters")(check.stored(shape), poison=POISONS[0])
     return dict(submitted.last.get("counters") or {})
 
 

@@ -13,6 +13,7 @@ from gpulab.check.runner import Submitted
 from gpulab.check.subject import Setting, get_subject
 from gpulab.check.worker import digest
 from gpulab.exercises.base import Exercise
+from gpulab.numerics.structure import POISONS
 from gpulab.registry import Capability
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def take(
     inputs = subject.unrepeated(setting, FAMILY) or subject.inputs(setting, FAMILY)
     assert inputs is not None
     run.load()
-    right = run.at(dims)(inputs, poison=0xA5).outputs
+    right = run.at(dims)(inputs, poison=POISONS[0]).outputs
     exact = not ptx.adds_atomically(run.code.ptx)
     if exact and not run.repeats:
         raise WrongOutput("before it was timed the kernel gave another result than when judged")

@@ -15,6 +15,7 @@ import numpy as np
 from gpulab.check.held import Held
 from gpulab.check.wire import Arrays, Message
 from gpulab.check.worker import digest, plan_from
+from gpulab.numerics.structure import POISONS
 from gpulab.registry import Param
 from gpulab.runtime import timing
 from gpulab.runtime.cuda_clock import clock_of
@@ -23,7 +24,6 @@ from gpulab.runtime.objects import PtxBuild
 
 LEAST_SETS = 4
 """Input sets, each launched at most once a window: a window is not much shorter for it."""
-POISON = 0xA5
 
 
 def take(
@@ -57,7 +57,7 @@ def take(
     function = load()
 
     def held(values: Arrays) -> Held:
-        return Held(device, function, values, message["dims"], POISON)
+        return Held(device, function, values, message["dims"], POISONS[0])
 
     sets = [
         held({n: np.roll(a, first + i, moving[n]) if n in moving else a for n, a in inputs.items()})
@@ -74,7 +74,7 @@ def take(
             spare.bind(plan)()
         clock.reset_persisting()
         for array in sets[i].outputs.values():
-            device.refill(array, POISON)
+            device.refill(array, POISONS[0])
 
     def verify(i: int) -> None:
         sets[i].check_guards()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 POISONS = (0xA5, 0x5A)
-"""The two colours (byte patterns)."""
+"""The two byte patterns ("colours") that outputs are filled with before a run."""
 _AT_ONCE = 1 << 24
 """Elements of two results compared at a time."""
 

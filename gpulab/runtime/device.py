@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.errors import UsageError
-from gpulab.numerics.structure import same_bits
+from gpulab.numerics.structure import POISONS, same_bits
 from gpulab.registry import Capability, LaunchPlan, Param
 from gpulab.runtime.checks import check_arguments, check_maps, check_plan
 from gpulab.runtime.objects import (
-    POISONS,
     Build,
     DeviceArray,
     Function,

@@ -12,9 +12,6 @@ import numpy as np
 from gpulab.registry import NumbaBuild, Param, RawBuild
 from gpulab.runtime.resources import Resources
 
-POISONS = (0xA5, 0x5A)
-"""The two byte patterns outputs are filled with before a run (two colours, both finite)."""
-
 
 @dataclass(frozen=True)
 class DeviceArray:

@@ -10,6 +10,7 @@ from gpulab.check import speed, timed
 from gpulab.check.worker import digest
 from gpulab.errors import FaultError
 from gpulab.exercises import get
+from gpulab.numerics.structure import POISONS
 from gpulab.runtime import timing
 from gpulab.runtime.device import DeviceArray
 
@@ -126,7 +127,7 @@ def remembers_content(module, a, b, c):
 
 
 def skips_what_is_written(module, a, b, c):
-    if (c.view(np.uint8) == timed.POISON).all():
+    if (c.view(np.uint8) == POISONS[0]).all():
         honest(module, a, b, c)
     else:
         module.memory["helped"] = True

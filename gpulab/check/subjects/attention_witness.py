@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.subject import Arrays
 from gpulab.formats import decode, encode
+from gpulab.numerics.structure import POISONS
 from gpulab.ops.base import Runner
 
 FORMAT = "fp16"
@@ -83,7 +84,7 @@ def inputs() -> tuple[Arrays, NDArray[np.float64], NDArray[np.float64]]:
 def look(run: Runner) -> Widths:
     """Run the kernel at ``DIMS`` and read the widths of its sums."""
     stored, values, weights = inputs()
-    got = run(stored, poison=0xA5).outputs
+    got = run(stored, poison=POISONS[0]).outputs
     out = decode(FORMAT, got["out"])[0, 0, 0].reshape(VALUE_BITS, KEYS)
     lse = got["lse"][0, 1].astype(np.float64)
     return Widths(_first_lost(out, values), _first_lost(lse, weights))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpulab.check.evidence import Diagnosis
 from gpulab.formats import encode, get
 from gpulab.numerics.contract import Contract
+from gpulab.numerics.structure import POISONS
 from gpulab.ops.base import Runner
 
 COLUMNS, TERMS = 8, 16
@@ -60,7 +61,7 @@ def dims(contract: Contract) -> dict[str, int]:
 def look(contract: Contract, run: Runner) -> Witness:
     """Run the kernel at ``dims(contract)`` and read the width of its running sum."""
     sent, count = inputs(contract)
-    got = contract.values(run(sent, poison=0xA5).outputs["c"])
+    got = contract.values(run(sent, poison=POISONS[0]).outputs["c"])
     want = 2.0 ** np.arange(count)[:, None] + 1.0
     held = (got == want).all(axis=1)
     bits = count if held.all() else int(np.argmin(held))
