@@ -29,7 +29,9 @@ from gpulab.errors import (
 
 MEMORY_BYTES = 4 << 30
 START_SECONDS = 60.0
-_KINDS = {e.kind: e for e in (UsageError, BuildError, KernelTimeoutError, FaultError)}
+_KINDS: dict[str, type[GpulabError]] = {
+    e.kind: e for e in (UsageError, BuildError, KernelTimeoutError, FaultError, DeviceMissingError)
+}
 _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
 _KEPT_PREFIXES = ("CUDA_", "NVIDIA_")
 
@@ -71,16 +73,11 @@ def raise_error(error: Mapping[str, Any], folder: str) -> None:
         folder: where it ran: compilers put it before the name of the submission.
 
     Raises:
-        GpulabError: of the kind it names.
+        GpulabError: of the kind it names; a ``UsageError`` where it names none of ours.
     """
     error = {k: v.replace(f"{folder}/", "") if isinstance(v, str) else v for k, v in error.items()}
     facts = {k: v for k, v in error.items() if k not in ("kind", "message", "fix", "exit_code")}
-    kind = _KINDS.get(str(error.get("kind")))
-    if error.get("kind") == DeviceMissingError.kind:
-        kind = DeviceMissingError  # type: ignore[assignment]
-    if kind is None:
-        kind = UsageError
-    fix = error.get("fix")
+    kind, fix = _KINDS.get(str(error.get("kind")), UsageError), error.get("fix")
     raise kind(str(error.get("message")), fix=None if fix is None else str(fix), **facts)
 
 

@@ -124,8 +124,8 @@ def table(records: Sequence[Record]) -> Table:
 
 
 def summary(records: Sequence[Record]) -> str:
-    """One sentence."""
-    counts = {v: sum(r["verdict"] == v for r in records) for v in ("PASS", "FAIL", "INCONCLUSIVE")}
-    parts = [f"{counts['PASS']} of {len(records)} submissions pass"]
-    parts += [f"{n} {v.lower()}" for v, n in counts.items() if n and v == "INCONCLUSIVE"]
-    return ", ".join(parts)
+    """One sentence: how many submissions pass, and how many are inconclusive, if any."""
+    passed = sum(r["verdict"] == "PASS" for r in records)
+    unknown = sum(r["verdict"] == "INCONCLUSIVE" for r in records)
+    text = f"{passed} of {len(records)} submissions pass"
+    return f"{text}, {unknown} inconclusive" if unknown else text

@@ -20,7 +20,7 @@ def environment(device: Device) -> dict[str, Any]:
         "device": device.kind,
         "device_name": device.name,
         "capability": f"{device.capability[0]}.{device.capability[1]}",
-        "driver": getattr(device, "driver", None),
+        "driver": device.driver,
         "nvrtc": ".".join(map(str, device.kit.version)),
         "python": platform.python_version(),
         "numpy": np.__version__,

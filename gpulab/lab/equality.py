@@ -86,10 +86,8 @@ def sizes_of(case: Case, sizes: Sequence[Mapping[str, int]]) -> tuple[Mapping[st
 
 def _has_long_rows(case: Case) -> bool:
     """Whether long rows take another way than short ones where clusters may share them."""
-    build, dims = (
-        case.spec.build,
-        [p.name for p in case.spec.params(case.variant) if p.role == "dim"],
-    )
+    build = case.spec.build
+    dims = [p.name for p in case.spec.params(case.variant) if p.role == "dim"]
     if case.spec.backend != "raw" or build is None or dims != ["rows", "cols"]:
         return False
     ways = {

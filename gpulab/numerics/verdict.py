@@ -26,9 +26,10 @@ REASONS = {
     "exact-inputs": "the format represents the inputs exactly: no evidence about rounding",
     "power": "the gate cannot see a standard mistake on these inputs",
 }
-"""Reason codes: the first ten can FAIL a kernel (in this order), the others are INCONCLUSIVE."""
+"""Reason codes and what they mean, the weightiest first."""
 
 INCONCLUSIVE_CODES = ("contract-unmeetable", "exact-inputs", "power")
+"""The codes that make a verdict INCONCLUSIVE; every other one makes it FAIL."""
 
 
 def json_number(value: float | None) -> float | None:
