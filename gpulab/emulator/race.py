@@ -9,7 +9,9 @@ What counts as a race:
   lists such pairs as information only). A later load is then compared with the last of them.
 * Atomics do not race with atomics, and strong loads and stores (``.relaxed``, ``.acquire``,
   ``.release``, ``.volatile``) do not race with those; an atomic and a plain access of different
-  threads do. Volatile orders nothing: a volatile store to shared memory counts as a plain one.
+  threads do, unless an atomic (or strong load) at that place, which is ordered before the plain
+  access, came after the other and so read what it left: the last block to count may set the
+  counter back. Volatile orders nothing: a volatile store to shared memory counts as a plain one.
 * Bytes on their way by ``cp.async`` belong to nobody until the copy is waited for: any access to
   them before, the issuing thread's own included, is a race with the copy.
 
@@ -187,14 +189,18 @@ class RaceDetector(Observer):
             return
         visit.compare(STORE)
         if access.kind == "load":
-            if not strong:
-                visit.compare(LOW_ATOMIC)
-                visit.compare(HIGH_ATOMIC)
-                shadow.touched(LOW_LOAD, cells, repeated, visit.unordered)
+            if strong:
+                shadow.observed(cells, repeated)
+                return
+            visit.compare(LOW_ATOMIC)
+            visit.compare(HIGH_ATOMIC)
+            shadow.touched(LOW_LOAD, cells, repeated, visit.unordered)
         elif access.kind == "atomic" or strong:
             visit.compare(LOW_LOAD)
             visit.compare(HIGH_LOAD)
             shadow.touched(LOW_ATOMIC, cells, repeated, visit.unordered)
+            if access.kind == "atomic":
+                shadow.observed(cells, repeated)
         else:
             for which in (LOW_LOAD, HIGH_LOAD, LOW_ATOMIC, HIGH_ATOMIC):
                 visit.compare(which)

@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 from gpulab.emulator.happens import Clock, Publications
 from gpulab.emulator.observe import Access, LaunchInfo
 from gpulab.emulator.racereport import Event, race_fault, stored_bytes
-from gpulab.emulator.shadow import PENDING, SHIFT, STORE, THREAD, Bools, Ints, Shadow
+from gpulab.emulator.shadow import (
+    HIGH_ATOMIC,
+    LAST_ATOMIC,
+    LOW_ATOMIC,
+    PENDING,
+    SHIFT,
+    STORE,
+    THREAD,
+    Bools,
+    Ints,
+    Shadow,
+)
 
 
 class LaneIds(NamedTuple):
@@ -99,8 +110,18 @@ class Visit:
         position = position[self.unordered(old[position], position)]
         if len(position) and which == STORE and self.access.kind == "store":
             position = position[~self._same_value(position, old[position])]
+        if len(position) and which in (LOW_ATOMIC, HIGH_ATOMIC):
+            position = position[~self._observed(position, old[position])]
         if len(position):
             self._report(int(position[0]), int(old[position[0]]))
+
+    def _observed(self, position: Ints, old: Ints) -> Bools:
+        """Whether a later atomic, which is ordered before now, read what the old one left."""
+        slot = self.shadow.slot(LAST_ATOMIC)
+        if slot is None:
+            return np.zeros(len(position), np.bool_)
+        last = slot[self.cells[position]]
+        return (old <= last) & ~self.unordered(last, position)
 
     def _same_value(self, position: Ints, old: Ints) -> Bools:
         """Whether the store puts the bytes that are there already."""

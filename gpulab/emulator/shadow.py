@@ -2,14 +2,14 @@
 
 A shadow covers one stretch of memory in *granules*: 16 bytes at first, halved whenever a narrower
 access comes, so that two threads' neighbouring halves are never taken for one. A granule has up
-to five *stamps*, each an int64 ``time << 32 | thread`` (0 = nobody yet):
+to six *stamps*, each an int64 ``time << 32 | thread`` (0 = nobody yet):
 
 * the last plain store (while an asynchronous copy is on its way to the granule, with ``PENDING``);
 * the lowest and the highest thread among the plain loads that nothing later stands for: a load
   that happens before another one is dropped, as whoever races with it races with the later one.
   Loads by two threads race with any store that neither happens before; the two ends of the range
   are enough to notice, because barriers order whole blocks and warps are runs of threads;
-* the same two for atomics.
+* the same two for atomics, and the last one that read what the ones before it left.
 
 Where several lanes of one event touch a granule, NumPy's rule that the last of equal indices wins
 makes the highest lane (or, assigned in reverse, the lowest) stay.
@@ -31,7 +31,7 @@ PENDING = 1 << 62
 """Set in the stamp of a store whose bytes are still on their way; it is later than any time."""
 COARSEST = 16
 
-STORE, LOW_LOAD, HIGH_LOAD, LOW_ATOMIC, HIGH_ATOMIC = range(5)
+STORE, LOW_LOAD, HIGH_LOAD, LOW_ATOMIC, HIGH_ATOMIC, LAST_ATOMIC = range(6)
 
 Unordered = Callable[[Ints, Ints], Bools]
 """``unordered(stamps[n], lanes[n])``: whether the stamped accesses race with the lanes' now.
@@ -44,7 +44,7 @@ class Shadow:
     def __init__(self, nbytes: int, columns: int = 1) -> None:
         self.granule, self.columns = COARSEST, columns
         self._rows = -(-max(nbytes, 1) // COARSEST)
-        self._slots: list[Ints | None] = [None] * 5
+        self._slots: list[Ints | None] = [None] * 6
 
     def spread(self, columns: int) -> None:
         """From one column that stands for all blocks to one a block."""
@@ -90,6 +90,10 @@ class Shadow:
         slot = self._made(STORE)
         slot[cells] = stamps
         return np.flatnonzero(slot[cells] != stamps)
+
+    def observed(self, cells: Ints, stamps: Ints) -> None:
+        """Stamp atomics that read (stamps ascending for equal granules)."""
+        self._made(LAST_ATOMIC)[cells] = stamps
 
     def touched(self, low: int, cells: Ints, stamps: Ints, unordered: Unordered) -> None:
         """Stamp loads (``low=LOW_LOAD``) or atomics (``LOW_ATOMIC``).

@@ -1,82 +1,12 @@
 """What the race detector takes for a race, and how it tells it."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from race_watch import BASE, LANE, B, T, Watch
 
-from gpulab.emulator.observe import Access, Allocation, Lanes, LaunchInfo, lanes_of
-from gpulab.emulator.race import RaceDetector
+from gpulab.emulator.happens import Clock
+from gpulab.emulator.observe import Access, Lanes, lanes_of
 from gpulab.errors import FaultError
-
-T, B = 64, 3
-LANE = np.arange(T, dtype=np.int64)[:, None]
-BASE = 1 << 20
-FULL = np.uint32([[0xFFFFFFFF]])
-
-
-class Watch:
-    """A detector with short words for events; line numbers count the events."""
-
-    def __init__(self, peek: bytes | None = None) -> None:
-        self.line, self.watcher = 0, RaceDetector()
-        memory = np.frombuffer((peek or b"").ljust(1024, b"\0"), np.uint8)
-
-        def look(
-            space: str, blocks: NDArray[np.int64], address: NDArray[np.int64], nbytes: int
-        ) -> NDArray[np.uint8]:
-            return memory[(address % BASE)[:, None] + np.arange(nbytes)]
-
-        self.watcher.begin(
-            LaunchInfo(
-                "k",
-                (B, 1, 1),
-                (16, 4, 1),
-                1024,
-                allocations=(Allocation(BASE, 1024, "c"),),
-                peek=look if peek is not None else None,
-            )
-        )
-        self.watcher.chunk(np.arange(B))
-
-    def lanes(self, threads: Sequence[int] | None, blocks: Sequence[int] | None = None) -> Lanes:
-        mask = np.zeros((T, B if blocks is not None else 1), np.bool_)
-        mask[list(range(T)) if threads is None else list(threads)] = True
-        if blocks is not None:
-            mask &= np.isin(np.arange(B), blocks)
-        return Lanes(T, np.arange(B), mask)
-
-    def do(
-        self,
-        kind: str,
-        address: NDArray[np.int64] | int,
-        threads: Sequence[int] | None = None,
-        *,
-        nbytes: int = 4,
-        blocks: Sequence[int] | None = None,
-        space: str = "shared",
-        opcode: str = "op",
-        **more: object,
-    ) -> None:
-        self.line += 1
-        where = np.broadcast_to(np.asarray(address, np.int64), (T, 1))
-        where = where + (BASE if space == "global" else 0)
-        lanes = self.lanes(threads, blocks)
-        self.watcher.access(
-            Access(space, kind, where, nbytes, lanes, opcode, ("k.cu", self.line), **more)
-        )
-
-    def barrier(self) -> None:
-        self.watcher.barrier(np.arange(B), None)
-
-    def syncwarp(
-        self,
-        threads: Sequence[int] | None = None,
-        members: NDArray[np.uint32] = FULL,
-        opcode: str = "bar.warp.sync",
-    ) -> None:
-        self.watcher.warp_sync(self.lanes(threads), members, opcode, None)
 
 
 @pytest.mark.parametrize(
@@ -161,39 +91,6 @@ def test_all_blocks_storing_to_one_place_race_in_one_instruction() -> None:
     assert caught.value.details["line"] == caught.value.details["other_line"] == 1
 
 
-def test_fence_and_atomic_publish_to_later_atomics() -> None:
-    def last_block_reads(fence: bool) -> None:
-        watch = Watch()
-        watch.do("store", 64, [0], space="global", blocks=[0])
-        if fence:
-            watch.watcher.fence(watch.lanes([0], [0]), "gpu", None)
-        watch.do("atomic", 0, [0], space="global", blocks=[0])
-        watch.do("atomic", 0, [0], space="global", blocks=[1])
-        watch.do("load", 64, [7], space="global", blocks=[1])
-
-    last_block_reads(fence=True)
-    with pytest.raises(FaultError, match="race"):
-        last_block_reads(fence=False)
-
-
-def test_a_fence_covers_only_what_came_before_it() -> None:
-    watch = Watch()
-    watch.watcher.fence(watch.lanes([0], [0]), "gpu", None)
-    watch.do("store", 64, [0], space="global", blocks=[0])
-    watch.do("atomic", 0, [0], space="global", blocks=[0])
-    watch.do("atomic", 0, [0], space="global", blocks=[1])
-    with pytest.raises(FaultError, match="race"):
-        watch.do("load", 64, [7], space="global", blocks=[1])
-
-
-def test_release_and_acquire_need_no_fence() -> None:
-    watch = Watch()
-    watch.do("store", 64, [0], space="global", blocks=[0])
-    watch.do("store", 0, [0], space="global", blocks=[0], order="release")
-    watch.do("load", 0, [0], space="global", blocks=[1], order="acquire")
-    watch.do("load", 64, [0], space="global", blocks=[1])
-
-
 def test_syncwarp_orders_a_warp_and_nothing_else() -> None:
     watch = Watch()
     watch.do("store", 4 * LANE)
@@ -272,18 +169,46 @@ def test_a_named_barrier_of_some_warps() -> None:
         watch.do("load", 0, [32])
 
 
+def test_named_barriers_carry_on_what_their_warps_knew() -> None:
+    one = np.zeros(1, np.int64)
+    clock, all_lanes = Clock(96, one, 0), np.arange(96)[:, None]
+    for now, warps in ((2, (0, 1)), (4, (1, 2))):
+        clock.barrier(one, Lanes(96, one, np.isin(all_lanes // 32, warps)), now)
+
+    def ordered(other: int, time: int, thread: int) -> bool:
+        args = (np.array([x], np.int64) for x in (other, time, thread))
+        return bool(clock.ordered(*args, one)[0])
+
+    assert ordered(0, 1, 95), "warp 1 knew of it when it met warp 2"
+    assert not ordered(0, 3, 95), "it came after warp 0 had met anybody"
+    assert ordered(32, 3, 95)
+    assert not ordered(95, 3, 0)
+
+
 @pytest.mark.parametrize(
-    ("earlier", "later"), [("load", "store"), ("atomic", "store"), ("atomic", "load")]
+    ("earlier", "later"),
+    [("load", "store"), ("load", "atomic"), ("atomic", "store"), ("atomic", "load")],
 )
-@pytest.mark.parametrize(("own", "seen"), [(0, (15, 3, 0)), (63, (0, 0, 0)), (40, (0, 0, 0))])
+@pytest.mark.parametrize(("own", "seen"), [(0, (15, 3, 0)), (62, (0, 0, 0)), (40, (0, 0, 0))])
 def test_no_reader_is_lost_among_many(
     earlier: str, later: str, own: int, seen: tuple[int, int, int]
 ) -> None:
     watch = Watch()
-    watch.do(earlier, 0, [0, 5, 40, 63])
+    watch.do(earlier, 0, [0, 5, 40, 62])
+    watch.do(earlier, 0, [63, 30])
     with pytest.raises(FaultError) as caught:
         watch.do(later, 0, [own])
     assert caught.value.details["other_thread"] == seen
+
+
+def test_a_reader_between_two_others_hides_neither() -> None:
+    for own, seen in ((5, (3, 0, 0)), (3, (9, 0, 0)), (9, (3, 0, 0))):
+        watch = Watch()
+        watch.do("load", 0, [3, 9])
+        watch.do("load", 0, [5])
+        with pytest.raises(FaultError) as caught:
+            watch.do("store", 0, [own])
+        assert caught.value.details["other_thread"] == seen
 
 
 def test_old_readers_make_room_for_new_ones() -> None:

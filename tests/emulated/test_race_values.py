@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_race import LANE, T, Watch
+from race_watch import LANE, T, Watch
 
 from gpulab.errors import FaultError
 
@@ -40,6 +40,20 @@ def test_a_later_store_of_the_value_that_is_there_is_no_race() -> None:
         watch.do("store", 0, [1], values=(np.int32([[8]]),))
 
 
+def test_each_part_of_a_wide_store_is_compared_with_what_is_there() -> None:
+    there = np.int32([1, 2]).tobytes()
+    for second, races in ((2, False), (3, True)):
+        watch = Watch(peek=there)
+        watch.do("store", 4, [40], values=(np.int32([[2]]),))
+        pair = (np.int32([[1]]), np.int32([[second]]))
+        if not races:
+            watch.do("store", 0, [0], nbytes=8, values=pair)
+            continue
+        with pytest.raises(FaultError, match="race") as caught:
+            watch.do("store", 0, [0], nbytes=8, values=pair)
+        assert caught.value.details["address"] == 4
+
+
 def test_narrow_values_of_wide_registers() -> None:
     watch = Watch(peek=b"\7" * 64)
     watch.do("store", 0, nbytes=2, values=(np.uint32([[0xABCD0707]]),))
@@ -73,6 +87,13 @@ def test_volatile_is_for_other_blocks_not_for_other_lanes() -> None:
 
 
 CP = {"opcode": "cp.async.cg.shared.global", "nbytes": 16}
+
+
+def test_the_bytes_that_are_there_are_no_excuse_under_a_copy() -> None:
+    watch = Watch(peek=b"\0" * 64)
+    watch.do("store", 0, [0], phase="issue", **CP)
+    with pytest.raises(FaultError, match="race"):
+        watch.do("store", 0, [1], values=(np.int32([[0]]),))
 
 
 def test_reading_what_a_copy_has_not_brought() -> None:
