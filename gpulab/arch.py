@@ -19,6 +19,8 @@ LOWEST: Capability = (7, 5)
 WARP_SIZE = 32
 EMULATED: tuple[Capability, ...] = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
 """The capabilities whose arithmetic the emulated device models."""
+DEFAULT_EMULATED: Capability = (8, 9)
+"""The one it has unless told: the lowest on which every mma.sync format of the lab runs."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Arch:
     @property
     def target(self) -> str:
         """Compile target: ``sm_90``."""
-        return "sm_{}{}".format(*self.capability)
+        return sm(self.capability)
 
     @property
     def feature_target(self) -> str | None:
@@ -128,23 +130,49 @@ ARCHES: dict[Capability, Arch] = {
 }
 
 
+def dotted(capability: Capability) -> str:
+    """``8.9``, as users write it and records hold it."""
+    return "{}.{}".format(*capability)
+
+
+def sm(capability: Capability) -> str:
+    """``sm_89``, as compilers name it."""
+    return "sm_{}{}".format(*capability)
+
+
 def get(capability: Capability) -> Arch:
     """The row of a capability; an unknown minor takes the nearest lower row of its major.
 
     Raises:
         UsageError: below 7.5, or a generation without a row.
     """
-    major, minor = capability
     if capability < LOWEST:
         raise UsageError(
-            f"compute capability {major}.{minor} is too old: the lab needs sm_75 or newer",
-            fix="give --capability 7.5 or newer; beside an older card, --device emulated",
+            f"compute capability {dotted(capability)} is too old: the lab needs {sm(LOWEST)} or "
+            "newer",
+            fix=f"give --capability {dotted(LOWEST)} or newer; beside an older card, "
+            "--device emulated",
         )
-    below = [c for c in ARCHES if c[0] == major and c <= capability]
+    below = [c for c in ARCHES if c[0] == capability[0] and c <= capability]
     if not below:
-        known = ", ".join(f"{a}.{b}" for a, b in ARCHES)
-        raise UsageError(f"compute capability {major}.{minor} is not known", fix=f"known: {known}")
+        known = ", ".join(map(dotted, ARCHES))
+        raise UsageError(
+            f"compute capability {dotted(capability)} is not known", fix=f"known: {known}"
+        )
     return ARCHES[max(below)]
+
+
+def check_emulated(capability: Capability) -> None:
+    """Refuse a capability that the emulated device does not have.
+
+    Raises:
+        UsageError: lists those that it has.
+    """
+    if capability not in EMULATED:
+        raise UsageError(
+            f"the emulated device has no capability {dotted(capability)}",
+            fix=f"choose one of: {', '.join(map(dotted, EMULATED))}",
+        )
 
 
 def parse(text: str) -> Capability:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from gpulab import arch
+from gpulab.arch import Capability
 from gpulab.device_code import LaunchPlan, NumbaBuild, Param, RawBuild, Step, TensorBox
 from gpulab.errors import UsageError
 
@@ -35,7 +37,6 @@ __all__ = [
     "specs",
 ]
 
-Capability = tuple[int, int]
 Dims = Mapping[str, int]
 Backend = Literal["raw", "numba", "library"]
 
@@ -171,9 +172,9 @@ class Case:
             return "needs a card"
         lowest, only = self.variant.min_capability, self.spec.only_capability
         if capability < lowest:
-            return f"needs sm_{lowest[0]}{lowest[1]}"
+            return f"needs {arch.sm(lowest)}"
         if only is not None and capability != only:
-            return f"made for sm_{only[0]}{only[1]} alone"
+            return f"made for {arch.sm(only)} alone"
         if dims is None:
             return None
         return self.spec.supports(self.variant, capability, dims)

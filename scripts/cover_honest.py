@@ -34,12 +34,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cover_paths import device, path, text
+from cover_paths import device, path
 from cover_report import summaries, table, verdict_of
 from cover_spaces import LONG, OPS, Arrays, Dims, Space, families_of, spaces
 from covering import Case as Values
 
-from gpulab import ops, registry
+from gpulab import arch, ops, registry
 from gpulab.errors import GpulabError
 from gpulab.lab.environment import environment
 from gpulab.lab.runner import KernelRunner
@@ -87,7 +87,7 @@ class Job:
     @property
     def key(self) -> str:
         """What tells a line from all others."""
-        kernel = (self.case.spec.op, self.case.label, text(self.capability), self.space.name)
+        kernel = (self.case.spec.op, self.case.label, arch.dotted(self.capability), self.space.name)
         return json.dumps([self.device, *kernel, self.values])
 
 
@@ -155,7 +155,7 @@ class Bench:
             "device": job.device,
             "op": case.spec.op,
             "kernel": case.label,
-            "capability": text(job.capability),
+            "capability": arch.dotted(job.capability),
             "space": job.space.name,
             "case": job.values,
             "lesson": case.variant.lesson,
@@ -270,7 +270,7 @@ def cover(
     known = run_all(wanted, lines, limit_s)
     expected: dict[tuple[str, str, str], list[tuple[Job, Line | None]]] = {}
     for job in wanted:
-        name = (job.case.spec.op, job.case.label, text(job.capability))
+        name = (job.case.spec.op, job.case.label, arch.dotted(job.capability))
         expected.setdefault(name, []).append((job, known.get(job.key)))
     return summaries(cases, capabilities, expected)
 

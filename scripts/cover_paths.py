@@ -28,10 +28,6 @@ class Shared:
         return hash(self.key)
 
 
-def text(capability: Capability) -> str:
-    return f"{capability[0]}.{capability[1]}"
-
-
 @cache
 def device(capability: Capability, kind: str = "emulated") -> Device:
     """The device of a kind, opened once.

@@ -9,6 +9,7 @@ from typing import Any
 
 from cover_spaces import missing, spaces
 
+from gpulab import arch
 from gpulab.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
 from gpulab.registry import Capability, Case
 
@@ -52,7 +53,7 @@ def summaries(
     lines, codes = [], [EXIT_PASS]
     for case in cases:
         for number, capability in enumerate(capabilities):
-            at = f"{capability[0]}.{capability[1]}"
+            at = arch.dotted(capability)
             name = (case.spec.op, case.label, at)
             head: Line = {"schema": 1, "op": name[0], "kernel": name[1], "capability": at}
             head["lesson"] = case.variant.lesson

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rich.markup import escape
 from rich.table import Table
 
+from gpulab import arch
 from gpulab.bench.ceiling_kernels import Ceiling, Size, Work, of_capability
 from gpulab.bench.compiling import compile_ahead
 from gpulab.errors import BuildError
@@ -147,7 +148,7 @@ def identity(device: Device, ceiling: Ceiling, size: Size, work: Work) -> Record
         "instruction": ceiling.instruction,
         "device": device.kind,
         "device_name": device.name,
-        "capability": f"{device.capability[0]}.{device.capability[1]}",
+        "capability": arch.dotted(device.capability),
         "dims": {"blocks": work.plan.grid[0], "threads": work.plan.block[0], **work.dims},
         "inputs": {"fill": FILL if work.multiply_adds else "random bytes", "seed": 0},
         "work": {"multiply_adds": work.multiply_adds, "bytes": work.moved_bytes},

@@ -13,10 +13,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpulab import ops
+from gpulab.arch import DEFAULT_EMULATED, Capability
 from gpulab.check.subject import Setting, Subject, get_subject
 from gpulab.exercises.base import Exercise
 from gpulab.ops.base import RunResult
-from gpulab.registry import Capability
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ class _Right:
         return RunResult({one.name: one.stored() for one in expected}, inputs_unchanged=True)
 
 
-def certificate(exercise: Exercise, seed: int, capability: Capability = (8, 9)) -> tuple[Line, ...]:
+def certificate(
+    exercise: Exercise, seed: int, capability: Capability = DEFAULT_EMULATED
+) -> tuple[Line, ...]:
     """Every standard mutant at every shape of an exercise.
 
     Args:

@@ -23,7 +23,6 @@ from gpulab.numerics.cache import Cache
 from gpulab.numerics.verdict import Judgement
 from gpulab.registry import Capability
 
-DEFAULT_CAPABILITY: Capability = (8, 9)
 LAUNCH_SECONDS = 60.0
 
 
@@ -43,7 +42,7 @@ class Options:
     """
 
     device: str = "emulated"
-    capability: Capability = DEFAULT_CAPABILITY
+    capability: Capability = arch.DEFAULT_EMULATED
     seed: int | None = None
     trusted: bool = False
     seconds: float = LAUNCH_SECONDS
@@ -112,7 +111,7 @@ class Check:
         self.shared_bytes = static + submitted.plan().shared_bytes
         self.result.facts.update(
             device_name=opened["name"],
-            capability="{}.{}".format(*self.capability),
+            capability=arch.dotted(self.capability),
             instructions=self.instructions,
             resources=loaded["resources"],
         )
@@ -126,7 +125,7 @@ class Check:
         watched = Submitted(client, code, self.exercise, self.options.seconds)
         try:
             if self.capability not in arch.EMULATED:
-                raise UsageError(f"sm_{self.capability[0]}{self.capability[1]} is not emulated")
+                raise UsageError(f"{arch.sm(self.capability)} is not emulated")
             self._open(client, "emulated")
             watched.load()
         except GpulabError as error:
@@ -155,8 +154,8 @@ class Check:
         lowest = self.exercise.min_capability
         if self.capability < lowest:
             raise UsageError(
-                f"{self.exercise.name} needs a capability of at least {lowest[0]}.{lowest[1]}",
-                fix=f"--device emulated --capability {lowest[0]}.{lowest[1]}",
+                f"{self.exercise.name} needs a capability of at least {arch.dotted(lowest)}",
+                fix=f"--device emulated --capability {arch.dotted(lowest)}",
                 refused=True,
             )
 

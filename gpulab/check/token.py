@@ -31,8 +31,8 @@ class Token:
 
     def __str__(self) -> str:
         dims = ",".join(f"{k}{v}" for k, v in self.dims.items())
-        major, minor = self.capability
-        return f"{self.exercise}:{self.seed:08x}:{dims}:{self.device}-{major}.{minor}"
+        where = f"{self.device}-{arch.dotted(self.capability)}"
+        return f"{self.exercise}:{self.seed:08x}:{dims}:{where}"
 
 
 def parse(text: str) -> Token:

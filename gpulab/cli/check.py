@@ -162,7 +162,7 @@ def _options(
 ) -> Options:
     from gpulab import arch
     from gpulab.check import token
-    from gpulab.check.session import DEFAULT_CAPABILITY, Options
+    from gpulab.check.session import Options
 
     only = token.parse(replay) if replay is not None else None
     wanted = arch.parse(capability) if capability is not None else None
@@ -172,15 +172,11 @@ def _options(
         device, seed, wanted = only.device, only.seed, only.capability
     else:
         device = _device(device, wanted)
-    if device == "emulated" and wanted is not None and wanted not in arch.EMULATED:
-        known = ", ".join(f"{a}.{b}" for a, b in arch.EMULATED)
-        raise UsageError(
-            f"the emulated device has no capability {wanted[0]}.{wanted[1]}",
-            fix=f"choose one of: {known}",
-        )
+    if device == "emulated" and wanted is not None:
+        arch.check_emulated(wanted)
     return Options(
         device=device,
-        capability=wanted or DEFAULT_CAPABILITY,
+        capability=wanted or arch.DEFAULT_EMULATED,
         seed=seed,
         trusted=trusted,
         seconds=seconds,

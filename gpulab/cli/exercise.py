@@ -26,17 +26,17 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
 def list_(as_json: bool) -> int:
     """List the exercises in the order of the course."""
-    from gpulab import exercises
+    from gpulab import arch, exercises
 
     table = Table(box=None, pad_edge=False)
     for name in ("exercise", "from", "what it is"):
         table.add_column(name, overflow="fold")
     for e in exercises.catalogue().values():
-        lowest = "{}.{}".format(*e.min_capability)
+        lowest = arch.dotted(e.min_capability)
         if as_json:
             fields = {"schema": 1, "exercise": e.name, "title": e.title, "op": e.op}
             click.echo(json.dumps({**fields, "min_capability": lowest, "signature": e.signature}))
-        table.add_row(e.name, f"sm_{lowest.replace('.', '')}", e.title)
+        table.add_row(e.name, arch.sm(e.min_capability), e.title)
     if not as_json:
         Console(width=max(100, Console().width)).print(table)
         click.echo("\ngpulab exercise show NAME, then gpulab exercise start NAME")

@@ -51,7 +51,7 @@ def command(
         for c in registry.cases(one, kernel=kernel, backend=backend, format=format_)
     ):
         spec, v = case.spec, case.variant
-        lowest = f"sm_{v.min_capability[0]}{v.min_capability[1]}"
+        lowest = arch.sm(v.min_capability)
         refusal = case.refusal(wanted, "cuda") if wanted else None
         if as_json:
             click.echo(
@@ -64,8 +64,8 @@ def command(
                         "format": v.format,
                         "accumulator": v.accumulator,
                         "output": v.output,
-                        "min_capability": f"{v.min_capability[0]}.{v.min_capability[1]}",
-                        "instructions": {f"{c[0]}.{c[1]}": i for c, i in v.instructions},
+                        "min_capability": arch.dotted(v.min_capability),
+                        "instructions": {arch.dotted(c): i for c, i in v.instructions},
                         "lesson": v.lesson,
                         "idea": spec.idea,
                         "note": v.note,

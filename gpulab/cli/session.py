@@ -100,9 +100,9 @@ def open_session(
 
 def describe(device: Device) -> str:
     """``NVIDIA H200 (cuda, sm_90)`` or ``emulated sm_89: <why>``."""
-    target = f"sm_{device.capability[0]}{device.capability[1]}"
-    why = getattr(device, "reason", "")
-    return f"{device.name} ({device.kind}, {target})" + (f": {why}" if why else "")
+    target = arch.sm(device.capability)
+    why = f": {device.reason}" if device.reason else ""
+    return f"{device.name} ({device.kind}, {target}){why}"
 
 
 def check_memory(dims: Dims, needed_bytes: int) -> None:

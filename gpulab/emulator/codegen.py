@@ -52,12 +52,12 @@ class Compiler:
                 self.ops[instr] = build(instr, env)
             if segment.last is not None:
                 check_end(segment.last)
-        self.zeros = [values.constant(0, kind) for kind in self.kinds.values()]
+        self.unset = [values.constant(values.UNSET, kind) for kind in self.kinds.values()]
         self.cache: dict[tuple[int, bool, bool], SegmentFunction] = {}
 
     def initial_registers(self) -> list[Any]:
-        """Every register as zeros of its width."""
-        return list(self.zeros)
+        """Every register as before its first instruction: see ``values.UNSET``."""
+        return list(self.unset)
 
     def function(self, segment: Segment, merged: bool, observed: bool) -> SegmentFunction:
         """The compiled form of a segment; ``observed`` reports every instruction."""

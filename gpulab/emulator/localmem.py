@@ -1,4 +1,8 @@
-"""Local memory of a chunk's lanes: 32-bit words by (word, thread, block)."""
+"""Local memory of a chunk's lanes: 32-bit words by (word, thread, block).
+
+What nobody stored is no error to load, since a compiler loads early what it may not need; it holds
+what a register holds before its first instruction, so that a result made of it is wrong.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from gpulab.emulator import elements
 from gpulab.emulator.access import settled
 from gpulab.emulator.faults import fault
 from gpulab.emulator.ptx.nodes import Instr
-from gpulab.emulator.values import Array, Mask
+from gpulab.emulator.values import UNSET, Array, Mask
 
 if TYPE_CHECKING:
     from gpulab.emulator.state import State
@@ -24,7 +28,7 @@ class LocalMemory:
     def __init__(self, size: int, shape: tuple[int, int]) -> None:
         self.size = size
         self.shape = shape
-        self.data = np.zeros((-(-size // 4), *shape), U32)
+        self.data = np.full((-(-size // 4), *shape), UNSET & 0xFFFFFFFF, U32)
         self.lanes = np.arange(shape[0] * shape[1], dtype=np.int64).reshape(shape)
 
     def check(

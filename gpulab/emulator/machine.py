@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.arch import DEFAULT_EMULATED, Capability
 from gpulab.emulator import builtins, ops
 from gpulab.emulator.codegen import Compiler
 from gpulab.emulator.executor import Executor
@@ -27,7 +28,6 @@ from gpulab.errors import BuildError, UsageError
 LANES_PER_CHUNK = 65536
 LOCAL_BYTES_PER_CHUNK = 256 << 20
 DEFAULT_BUDGET = 4_000_000
-Capability = tuple[int, int]
 
 assert ops  # importing the package registers every instruction family
 
@@ -98,7 +98,7 @@ class Machine:
 
     def __init__(
         self,
-        capability: Capability = (8, 9),
+        capability: Capability = DEFAULT_EMULATED,
         sanitize: bool = False,
         counters: bool = False,
         budget: int | None = None,

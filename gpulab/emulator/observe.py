@@ -37,6 +37,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.arch import DEFAULT_EMULATED, Capability
+
 WARP = 32
 
 Space = Literal["global", "shared", "local"]
@@ -77,7 +79,7 @@ class LaunchInfo:
     block: tuple[int, int, int]
     shared_bytes: int
     allocations: tuple[Allocation, ...] = ()
-    capability: tuple[int, int] = (8, 9)
+    capability: Capability = DEFAULT_EMULATED
     peek: Callable[[Space, NDArray[Any], NDArray[Any], int], NDArray[np.uint8]] | None = None
 
     @property

@@ -34,6 +34,10 @@ UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 F32_NAN = np.uint32(0x7FFFFFFF)
 
+UNSET = (1 << 64) - 1
+"""Bits of a register, and of local memory, before anything is put there: NaN in every float format
+and -1 as an integer, so that a sum nobody set to zero does not come out right."""
+
 
 def kind_of(ptx_type: str) -> str:
     """The kind in which a PTX type is computed: ``b32`` -> ``u32``, ``f16`` -> ``u16``, ...

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gpulab import arch
 from gpulab.explain.cost import Cost
 from gpulab.explain.report import Explanation
 from gpulab.explain.risks import Risk
@@ -18,7 +19,7 @@ def show(console: Console, found: Explanation) -> None:
     """Print everything."""
     spec, v = found.case.spec, found.case.variant
     lesson = "LESSON, wrong on purpose: " if v.lesson else ""
-    target = "{}.{}".format(*found.capability)
+    target = arch.dotted(found.capability)
     _say(console, f"[bold]{spec.op} {escape(found.case.label)}[/], compiled for {target}")
     _say(console, escape(f"{lesson}{'; '.join(x for x in (spec.idea, v.note) if x)}"))
     if spec.source:
@@ -135,7 +136,7 @@ def _resources(console: Console, found: Explanation) -> None:
     _say(console, "\n[bold]Of an SM[/], compiled for")
     table = _table("", "registers", "spilled", "shared", "threads", "blocks", "occupancy", "limit")
     for r in found.resources:
-        name = "  {}.{}".format(*r.capability)
+        name = f"  {arch.dotted(r.capability)}"
         if r.refusal:
             table.add_row(name, "-", "", "", "", "", "", escape(r.refusal))
             continue

@@ -103,7 +103,7 @@ class Explanation:
             "contract": v.contract,
             "instruction": v.instruction(self.capability),
             "lesson": v.lesson,
-            "capability": _dotted(self.capability),
+            "capability": arch.dotted(self.capability),
             "idea": spec.idea,
             "note": v.note,
             "source": spec.source,
@@ -130,16 +130,12 @@ class Explanation:
             else None,
             "traffic": asdict(traffic) if traffic else None,
             "resources": [
-                asdict(r) | {"capability": _dotted(r.capability)} for r in self.resources
+                asdict(r) | {"capability": arch.dotted(r.capability)} for r in self.resources
             ],
             "stabilisations": [
                 asdict(c) | {"ratio": {q: c.ratio(q) for q in c.right}} for c in self.costs
             ],
         }
-
-
-def _dotted(capability: Capability) -> str:
-    return "{}.{}".format(*capability)
 
 
 def capability_for(case: Case, device: Device, asked: bool) -> Capability:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import gpulab
+from gpulab import arch
 from gpulab.runtime.device import Device
 
 
@@ -19,7 +20,7 @@ def environment(device: Device) -> dict[str, Any]:
         "gpulab": gpulab.__version__,
         "device": device.kind,
         "device_name": device.name,
-        "capability": f"{device.capability[0]}.{device.capability[1]}",
+        "capability": arch.dotted(device.capability),
         "driver": device.driver,
         "nvrtc": ".".join(map(str, device.kit.version)),
         "python": platform.python_version(),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab import ops, registry
+from gpulab import arch, ops, registry
 from gpulab.kernels.row_shape import CLUSTERS
 from gpulab.lab.compiling import compile_ahead
 from gpulab.lab.runner import KernelRunner
@@ -152,7 +152,7 @@ def _run(case: Case, device: Device, dims: Mapping[str, int], seed: int) -> dict
         "accumulator": v.accumulator,
         "output": v.output,
         "contract": v.contract,
-        "target": f"{device.target[0]}.{device.target[1]}",
+        "target": arch.dotted(device.target),
         "dims": dict(dims),
         "seed": seed,
     }

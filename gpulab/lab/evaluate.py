@@ -49,7 +49,7 @@ def identity(case: Case, device: Device, dims: Dims) -> Record:
         "speed": ops.get(spec.op).speed,
         "device": device.kind,
         "device_name": device.name,
-        "capability": f"{device.capability[0]}.{device.capability[1]}",
+        "capability": arch.dotted(device.capability),
         "dims": dict(dims),
         "verdict": None,
         "reason": None,

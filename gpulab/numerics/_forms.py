@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpulab import arch
 from gpulab.errors import UsageError
 from gpulab.numerics._parameters import CAPABILITIES, ROWS, Capability, Route, Row, Verified
 from gpulab.numerics._results import Result
@@ -156,9 +157,9 @@ def model(instruction: str, capability: Capability) -> DotModel:
         UsageError: no such instruction, or it is not modelled there; names what is.
     """
     form = parse(instruction)
-    name = ".".join(map(str, capability))
+    name = arch.dotted(capability)
     if capability not in CAPABILITIES:
-        known = ", ".join(f"{major}.{minor}" for major, minor in CAPABILITIES)
+        known = ", ".join(map(arch.dotted, CAPABILITIES))
         raise UsageError(
             f"tensor-core arithmetic of capability {name} is not known",
             fix=f"choose one of: {known}",

@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Capability = tuple[int, int]
+from gpulab.arch import Capability as Capability
+
 Route = Literal["native", "through_fp16"]
 Verified = Literal["recorded", "public", "assumed"]
 Pairs = tuple[tuple[str, str], ...]

@@ -32,11 +32,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.arch import DEFAULT_EMULATED
+from gpulab.arch import Capability as Capability
 from gpulab.formats import Format, decode, encode, get
 from gpulab.numerics import split, tensorcore
 from gpulab.numerics.tensorcore import DotModel
-
-Capability = tuple[int, int]
 
 RANDOM_WALK = 4.0
 """Allowed multiple of sqrt(K) u S for roundings to nearest."""
@@ -95,7 +95,7 @@ class Contract:
     accumulator: str
     output: str
     instruction: str | None = None
-    capability: Capability = (8, 9)
+    capability: Capability = DEFAULT_EMULATED
     atomics: bool = False
     promotion: int | None = None
     split: bool = False

@@ -62,7 +62,7 @@ class Line:
         return {
             "schema": 1,
             "kind": "capability",
-            "capability": f"{capability[0]}.{capability[1]}",
+            "capability": arch.dotted(capability),
             "format": self.name,
             "supported": self.supported,
             "instructions": list(self.instructions),
@@ -107,7 +107,7 @@ def _line(
     through_fp16 = model is not None and model.route == "through_fp16"
     if through_fp16:
         reason += (
-            f"; {_sm(capability)} emulates mma.sync {name} through fp16 (operands widened, two "
+            f"; {arch.sm(capability)} emulates mma.sync {name} through fp16 (operands widened, two "
             "fp16 blocks)"
         )
     if wgmma is not None:
@@ -135,7 +135,7 @@ def _refusal(name: str, row: Format, capability: Capability) -> Line:
     if other is None:
         return Line(name, False, (lowest.instruction,), needs)
     reason = (
-        f"no mma.sync for it on {_sm(capability)}: the card reaches {name} through another "
+        f"no mma.sync for it on {arch.sm(capability)}: the card reaches {name} through another "
         f"instruction family, {other.instruction}, which the lab does not run; mma.sync {needs}"
     )
     return Line(name, False, (other.instruction,), reason)
@@ -155,7 +155,7 @@ def accumulators(paths: list[Path], capability: Capability) -> tuple[str, ...]:
 def _accumulator(path: Path, capability: Capability) -> str:
     model = _model(path, capability)
     if model is None:
-        return f"accumulator width of {_sm(capability)} is not known"
+        return f"accumulator width of {arch.sm(capability)} is not known"
     block = f"blocks of {model.block} products cut to {model.fraction_bits} fraction bits"
     if model.route == "through_fp16":
         text = f"fp32 accumulator (fp16 {block}; C added once, rounded to nearest)"
@@ -172,7 +172,3 @@ def _model(path: Path, capability: Capability) -> tensorcore.DotModel | None:
     if capability not in tensorcore.CAPABILITIES:
         return None
     return tensorcore.model(path.instruction, capability)
-
-
-def _sm(capability: Capability) -> str:
-    return "sm_{}{}".format(*capability)

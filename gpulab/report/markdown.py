@@ -65,7 +65,7 @@ def _capabilities() -> Iterable[Sequence[str]]:
     for capability in arch.EMULATED:
         lines = capability_report(capability)
         yield (
-            f"{capability[0]}.{capability[1]}",
+            arch.dotted(capability),
             *("yes" if line.supported else "no" for line in lines),
         )
 
@@ -75,7 +75,7 @@ def _other_ways() -> Iterable[str]:
     for capability in arch.EMULATED:
         for line in capability_report(capability):
             if not line.supported and not line.instructions[0].startswith("mma.sync"):
-                yield f"{capability[0]}.{capability[1]} {line.name}: {line.reason}.\n"
+                yield f"{arch.dotted(capability)} {line.name}: {line.reason}.\n"
 
 
 def _edges() -> str:

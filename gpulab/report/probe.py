@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab import arch
 from gpulab.errors import BuildError
 from gpulab.formats import Format, decode, encode, get
 from gpulab.formats.packing import to_containers
@@ -111,7 +112,7 @@ def compare(
         )
     status: Status = "emulated" if kind == "emulated" else "executed"
     if capability not in tensorcore.CAPABILITIES:
-        reason = f"product of small integers right; no model of {capability[0]}.{capability[1]}"
+        reason = f"product of small integers right; no model of {arch.dotted(capability)}"
         return ProbeResult(row.name, path.instruction, status, reason)
     model = tensorcore.model(path.instruction, capability)
     a, b, c = random_operands(row)

@@ -146,7 +146,7 @@ def value_table(records: Sequence[Record]) -> RenderableType:
 def capability_table(lines: Sequence[Line], capability: Capability, device: str = "") -> Group:
     """The yes and no lines; ``device`` names the card or emulated device that was asked."""
     row = arch.get(capability)
-    title = f"Tensor cores of sm_{capability[0]}{capability[1]} ({row.name}"
+    title = f"Tensor cores of {arch.sm(capability)} ({row.name}"
     title += f": {device})" if device else f": {', '.join(row.examples)})"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in ("format", "here", "instruction and reason"):

@@ -115,7 +115,7 @@ def check_plan(
         raise UsageError(f"{entry}: {gx} blocks are not whole clusters of {plan.cluster}")
     limits = arch.get(capability)
     static = (resources.shared_bytes or 0) if resources else 0
-    where = f"{name} (sm_{capability[0]}{capability[1]})"
+    where = f"{name} ({arch.sm(capability)})"
     if plan.shared_bytes < 0 or plan.shared_bytes + static > limits.shared_per_block_bytes:
         raise UsageError(
             f"{entry}: {plan.shared_bytes + static} bytes of shared memory; "
@@ -133,8 +133,8 @@ def check_plan(
     if resources.registers is not None:
         # A warp gets registers in units; the whole block must fit into one SM.
         unit = limits.register_allocation_unit
-        per_warp = -(-resources.registers * 32 // unit) * unit
-        if per_warp * -(-threads // 32) > limits.registers_per_sm:
+        per_warp = -(-resources.registers * arch.WARP_SIZE // unit) * unit
+        if per_warp * -(-threads // arch.WARP_SIZE) > limits.registers_per_sm:
             raise UsageError(
                 f"{entry}: {threads} threads of {resources.registers} registers; "
                 f"{where} has {limits.registers_per_sm} an SM",

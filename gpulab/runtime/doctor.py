@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gpulab import arch
 from gpulab.errors import GpulabError
 from gpulab.runtime import cache, cuda_context, nvjitlink, nvrtc, toolkit
 from gpulab.runtime import driver as driver_facts
@@ -224,7 +225,7 @@ def _card() -> Finding:
         return Finding("card", "warning", "none: the emulated device is used")
     connection = cuda_context.connect()
     card = connection.card
-    return Finding("card", "ok", f"{card.name}, sm_{card.capability[0]}{card.capability[1]}")
+    return Finding("card", "ok", f"{card.name}, {arch.sm(card.capability)}")
 
 
 def _emulated() -> Finding:

@@ -30,9 +30,6 @@ from gpulab.runtime.device import (
 from gpulab.runtime.targets import check_target
 from gpulab.runtime.toolkit import Capability, Toolkit
 
-DEFAULT_CAPABILITY: Capability = (8, 9)
-"""The lowest capability on which every mma.sync format of the lab runs."""
-
 
 class EmulatedDevice(Device):
     """A device without a card; every access is checked and every fault has a name and a line.
@@ -56,7 +53,7 @@ class EmulatedDevice(Device):
 
     def __init__(
         self,
-        capability: Capability = DEFAULT_CAPABILITY,
+        capability: Capability = arch.DEFAULT_EMULATED,
         *,
         sanitize: bool = False,
         counters: bool = False,
@@ -67,17 +64,12 @@ class EmulatedDevice(Device):
         reason: str = "",
         observers: Sequence[Observer] = (),
     ) -> None:
-        if capability not in arch.EMULATED:
-            known = ", ".join(f"{a}.{b}" for a, b in arch.EMULATED)
-            raise UsageError(
-                f"the emulated device has no capability {capability[0]}.{capability[1]}",
-                fix=f"choose one of: {known}",
-            )
+        arch.check_emulated(capability)
         self.capability = capability
         self.target = check_target(target, capability)
-        self.name = "emulated " + arch.get(capability).target
+        self.name = f"emulated {arch.sm(capability)}"
         if self.target != capability:
-            self.name += f" running {arch.get(self.target).target} code"
+            self.name += f" running {arch.sm(self.target)} code"
         self.reason = reason
         self.kit = kit or toolkit.default()
         self._store = store

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from gpulab import arch
 from gpulab.errors import DeviceMissingError, UsageError
 from gpulab.runtime.cuda_context import Connection, connect
 from gpulab.runtime.device import Device
-from gpulab.runtime.emulated import DEFAULT_CAPABILITY, EmulatedDevice
+from gpulab.runtime.emulated import EmulatedDevice
 from gpulab.runtime.toolkit import Capability
 
 Wanted = Literal["auto", "cuda", "emulated"]
@@ -61,7 +62,7 @@ def open_device(
         else:
             reason = f"{asked} is for the emulated device"
     return EmulatedDevice(
-        capability or DEFAULT_CAPABILITY,
+        capability or arch.DEFAULT_EMULATED,
         sanitize=sanitize,
         counters=counters,
         target=target,
@@ -74,7 +75,7 @@ def _asks_for_emulation(
     capability: Capability | None, sanitize: bool, counters: bool
 ) -> str | None:
     if capability is not None:
-        return f"--capability {capability[0]}.{capability[1]}"
+        return f"--capability {arch.dotted(capability)}"
     if sanitize:
         return "--sanitize"
     return "--counters" if counters else None
@@ -93,8 +94,8 @@ def _card(
     card = connection.card
     if capability is not None and capability != card.capability:
         raise UsageError(
-            f"--capability {capability[0]}.{capability[1]}: {card.name} has "
-            f"{card.capability[0]}.{card.capability[1]}",
+            f"--capability {arch.dotted(capability)}: {card.name} has "
+            f"{arch.dotted(card.capability)}",
             fix="leave --capability out, or use --device emulated",
         )
     if sanitize or counters:

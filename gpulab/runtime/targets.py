@@ -17,7 +17,7 @@ def check_target(target: Capability | None, capability: Capability) -> Capabilit
         return capability
     if not arch.LOWEST <= target <= capability:
         raise UsageError(
-            f"code for sm_{target[0]}{target[1]} does not run on sm_{capability[0]}{capability[1]}",
-            fix=f"choose a target from 7.5 to {capability[0]}.{capability[1]}",
+            f"code for {arch.sm(target)} does not run on {arch.sm(capability)}",
+            fix=f"choose a target from {arch.dotted(arch.LOWEST)} to {arch.dotted(capability)}",
         )
     return target
