@@ -129,19 +129,19 @@ class CudaDevice(Device):
             raise translated from None
 
     def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> DeviceArray:
-        array = DeviceArray(shape, dtype, None, name)
-        pool = self.cupy.get_default_memory_pool()
-        for last in (False, True):
-            with self.guard(f"allocating {name or 'an array'}"):
+        out_of_memory = self.cupy.cuda.memory.OutOfMemoryError
+        with self.guard(f"allocating {name or 'an array'}"):
+            try:
+                handle = self.cupy.ndarray(shape, dtype)
+            except out_of_memory:  # once more, without the blocks that CuPy's pool keeps for reuse
+                self.cupy.get_default_memory_pool().free_all_blocks()
                 try:
                     handle = self.cupy.ndarray(shape, dtype)
-                    return DeviceArray(shape, dtype, handle, name)
-                except self.cupy.cuda.memory.OutOfMemoryError:
-                    pool.free_all_blocks()  # blocks of other sizes that the pool holds back
-                    if last:
-                        free, total = self.cupy.cuda.runtime.memGetInfo()
-                        raise cuda_errors.out_of_memory(array.nbytes, free, total, name) from None
-        raise AssertionError("unreachable")
+                except out_of_memory:
+                    needed = DeviceArray(shape, dtype, None).nbytes
+                    free, total = self.cupy.cuda.runtime.memGetInfo()
+                    raise cuda_errors.out_of_memory(needed, free, total, name) from None
+        return DeviceArray(shape, dtype, handle, name)
 
     def upload(self, host: NDArray[Any], name: str = "", rows: int | None = None) -> DeviceArray:
         """Copy a C-contiguous host array to the card; rows are repeated there."""
@@ -227,7 +227,7 @@ class CudaDevice(Device):
             params=params,
             handle=(code, kernel),
             build=request,
-            measure=lambda: used,
+            resources=used,
             ptx=code.ptx,
         )
 

@@ -1,7 +1,7 @@
-"""The one interface behind which the card and the emulated device stand.
+"""The interface that the card and the emulated device share.
 
-A device allocates, uploads, builds and launches; every argument check happens in ``launch`` of
-this base class before any device code runs, so both devices refuse the same mistakes.
+A device allocates, uploads, builds and launches. ``bind`` of this base class checks all arguments
+before any device code runs, so that both devices refuse the same mistakes.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class EmulatedDevice(Device):
             params=params,
             handle=(code, program),
             build=request,
-            measure=lambda: code.resources,
+            resources=code.resources,
             ptx=code.ptx,
         )
 

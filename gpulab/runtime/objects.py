@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -48,14 +46,14 @@ Build = RawBuild | NumbaBuild | PtxBuild
 
 @dataclass(frozen=True)
 class Function:
-    """A built kernel: its entry, parameters and a device-specific ``handle``.
+    """A built kernel.
 
     Args:
         entry: the name people know it by.
         params: its parameter list.
         handle: belongs to the device that built it.
         build: what it was built from.
-        measure: finds out what it uses; asked at most once.
+        resources: registers, spills, shared memory; None where nothing here assembles the PTX.
         ptx: the PTX that it was assembled from.
     """
 
@@ -63,13 +61,8 @@ class Function:
     params: tuple[Param, ...]
     handle: Any
     build: Build
-    measure: Callable[[], Resources | None]
+    resources: Resources | None
     ptx: str
-
-    @cached_property
-    def resources(self) -> Resources | None:
-        """Registers, spills, shared memory; None where nothing here can assemble the PTX."""
-        return self.measure()
 
 
 @dataclass
