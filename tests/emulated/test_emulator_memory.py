@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cudacase import run
+from cudacase import ptx, run
 
 from gpulab.emulator.machine import Machine
 from gpulab.errors import FaultError, UsageError
@@ -116,6 +116,18 @@ def test_local_array_bounds() -> None:
     assert details(error)[:3] == ("out_of_bounds", "local", 4)
 
 
+def test_what_was_never_set_is_no_zero() -> None:
+    """A sum in a register or in local memory that starts as nothing comes out as NaN."""
+    source = """extern "C" __global__ void kernel(const float* a, float* b, int n) {
+  float sum, own[4];
+  for (int i = 0; i < n; i++) { sum += a[i]; own[(i + threadIdx.x) & 3] += a[i]; }
+  b[threadIdx.x] = sum;
+  b[32 + threadIdx.x] = own[threadIdx.x & 3];
+}"""
+    got = run(source, [np.ones(8, F), np.zeros(64, F), 8]).arrays[1]
+    assert np.isnan(got).all()
+
+
 def test_uninitialised_global_is_per_byte_and_can_be_switched_off() -> None:
     source = """extern "C" __global__ void kernel(const float* a, float* b) {
   b[threadIdx.x] = a[threadIdx.x];
@@ -169,6 +181,18 @@ extern "C" __global__ void kernel(float* a) {
     assert np.array_equal(got, np.tile([1, 2, 3, 4], 8))
     error = fault(source.replace("> 5", "< 5"), np.zeros(32, F))
     assert error.details["fault"] == "read_only"
+
+
+def test_some_lanes_store_to_constant_memory() -> None:
+    source = """__constant__ float table[32];
+extern "C" __global__ void kernel(float* a) {
+  float* p = a + threadIdx.x;
+  if (threadIdx.x == 7) asm volatile("mov.u64 %0, %1;" : "=l"(p) : "l"(&table[3]));
+  *p = 1;
+}"""
+    error = fault(source, np.zeros(32, F))
+    assert details(error) == ("read_only", "global", 5, (7, 0, 0), (0, 0, 0))
+    assert error.details["lanes"] == 1
 
 
 def test_generic_pointers_reach_every_space() -> None:
@@ -232,6 +256,40 @@ def test_guard_zone_is_verified_when_freed() -> None:
         machine.free(other)
 
 
+COPY = """extern "C" __global__ void kernel(const float* a, float* b) {
+  b[threadIdx.x] = a[threadIdx.x];
+}"""
+
+
+@pytest.mark.parametrize("made", ["filled again", "allocated where another was"])
+def test_what_was_valid_before_is_not_any_more(made: str) -> None:
+    machine = Machine((8, 0))
+    program = machine.load(ptx(COPY, (8, 0)))
+    to = machine.alloc(128, "to")
+    source = machine.alloc(128, "from")
+    machine.write(source, np.ones(32, F))
+    params = [np.uint64(x).tobytes() for x in (source, to)]
+    machine.launch(program, "kernel", (1,), (32,), params)
+    if made == "filled again":
+        machine.fill(source, 128, 0xA5)
+    else:
+        machine.free(source)
+        assert machine.alloc(128, "new") == source
+    with pytest.raises(FaultError) as caught:
+        machine.launch(program, "kernel", (1,), (32,), params)
+    assert caught.value.details["fault"] == "uninitialised"
+
+
+def test_freed_memory_is_guard_zone_again() -> None:
+    machine = Machine()
+    large = machine.alloc(4096, "large")
+    machine.write(large, bytes(4096))
+    machine.free(large)
+    small = machine.alloc(16, "small")
+    assert small == large
+    machine.free(small)
+
+
 def test_host_access_is_bounded() -> None:
     machine = Machine()
     address = machine.alloc(16, "a")
@@ -243,8 +301,6 @@ def test_host_access_is_bounded() -> None:
 
 def test_use_after_free() -> None:
     machine = Machine((8, 0))
-    from cudacase import ptx
-
     program = machine.load(ptx(STORE, (8, 0)))
     address = machine.alloc(1024, "gone")
     machine.free(address)
