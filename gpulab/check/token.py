@@ -36,10 +36,10 @@ class Token:
 
 
 def parse(text: str) -> Token:
-    """The token of a text.
+    """Parse a replay token.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a token, or one of its dims is out of range.
     """
     match = _TOKEN.fullmatch(text)
     if match is None:

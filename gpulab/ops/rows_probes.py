@@ -111,7 +111,7 @@ def _largest(row: Format) -> float:
 
 
 def _swap_in(values: Floats, at: int, large: float) -> None:
-    """``large`` at a place and its negative at another, in the stead of a mirrored pair."""
+    """``large`` at a place and its negative at another, instead of a mirrored pair."""
     if values[at] == 0:  # the one without a partner, or one of the zeros between
         other = int(np.nonzero(values)[0][-1])
         values[at], values[other] = values[other], values[at]

@@ -2,8 +2,8 @@
 // masks in attention/shape.cuh.
 //
 // q_scale (batch, heads, seq_q), k_scale and v_scale (batch, kv_heads, seq_k): a row's values are its codes
-// times its scale. The scales of K and V are read once for each tile of 64 keys, so the keys 64 i .. 64 i + 63
-// share one (block-scaled), or all keys of a head do (tensor-scaled: read once).
+// times its scale. The scales of K and V are read once for each tile of keys, which lies in one block of 64: keys
+// 64 i .. 64 i + 63 share a scale (block-scaled), or all keys of a head do (tensor-scaled: read once).
 //
 // The idea is that of attention/mma.cu. What differs: scores are multiplied by the scales of their query and
 // their tile; P in [0, 1] is multiplied by 2^8 before it is rounded to e4m3, so that fewer of them are subnormal;

@@ -8,7 +8,7 @@
 //             is read again, last in and first out, so that it is found in L2.
 //   Streamed  (common/stream.cuh) they wait in shared memory; the next rows are on their way.
 //   Ahead     (common/ahead.cuh) they are not kept: a row is gone over once.
-//
+// Behind (common/behind.cuh) sums a row while the one before it is written; its rows are no Team.
 // A Source says what a pack is: load() brings it, values() gives the numbers. What is brought is made of
 // kArrays parts, packs of so many arrays.
 #pragma once

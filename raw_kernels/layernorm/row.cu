@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
             m = Variance::template of<2, false>(row, first, scale, count);
         }
         const float spread = m.variance + eps * scale * scale;
-        // A constant row times 2^-80 has neither variance nor eps left; its results are 0.
+        // A constant row times 2^-80 has neither variance nor eps left; its results are the bias.
         const float rstd = spread == 0.0f ? 0.0f : 1.0f / sqrtf(spread);
 
         // The next row's first element is fetched while this row is written.

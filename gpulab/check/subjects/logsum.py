@@ -48,11 +48,11 @@ def _down_the_columns(op: RowFormula, contract: RowContract, values: Values) -> 
 
 
 def _unscaled(threads: int, within: bool, across: bool) -> Compute:
-    """Sums of so many threads, each over every so manieth column, put together wrongly.
+    """Sums of ``threads`` threads, each over every ``threads``-th column, combined wrongly.
 
     Args:
-        threads: that share a row.
-        within: each thread keeps its sum relative to its own maximum.
+        threads: number of threads that share a row.
+        within: each thread rescales its sum whenever its own maximum grows.
         across: the threads' sums are rescaled to the row's maximum before they are added.
     """
 

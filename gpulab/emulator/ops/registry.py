@@ -154,10 +154,10 @@ def effect(
 
 
 def literal(instr: Instr) -> int:
-    """The only operand of an instruction that takes a number as written.
+    """The only operand of an instruction whose operand is a literal.
 
     Raises:
-        BuildError: it is none.
+        BuildError: the operand is not a literal.
     """
     (only,) = instr.operands
     if not isinstance(only, Imm):

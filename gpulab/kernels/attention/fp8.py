@@ -31,7 +31,8 @@ exceed the registers."""
 
 INSTRUCTIONS = (((8, 9), "mma.sync.m16n8k32.f32.e4m3.e4m3.f32"),)
 _NOTE = (
-    "{}; P is rounded to e4m3 after its sum is taken; the sums of 64 keys are added to float32 ones"
+    "{}; P is rounded to e4m3 after its sum is taken; the sum of every tile of keys, at most 64, "
+    "is added to a float32 sum"
 )
 
 VARIANTS = (

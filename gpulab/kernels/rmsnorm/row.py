@@ -42,7 +42,7 @@ declare(
     "rmsnorm",
     "row",
     RowKernel("rmsnorm/{way}.cu", "rmsnorm_{way}<{T}, {W}, {vec}, {hold}>", PLAIN),
-    idea="the row is read once and stays in registers while its squares are summed",
+    idea="the row is read once and stays on the chip while its squares are summed",
     order=10,
     rows=variants(NORMS),
     params=params,
