@@ -214,7 +214,7 @@ def test_what_cannot_be_a_map_is_refused_before_the_driver_is_asked(
     assert cupy.launches == []
 
 
-@pytest.mark.parametrize("columns", [1, 63, 100])
+@pytest.mark.parametrize("columns", [0, 1, 63, 100])
 def test_rows_that_are_no_multiple_of_16_bytes_are_refused(card, function, driver, columns):
     x, y = arrays(card, columns)
     with pytest.raises(UsageError, match=f"rows of {2 * columns} bytes; TMA takes multiples of 16"):

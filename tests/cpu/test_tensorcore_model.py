@@ -173,6 +173,21 @@ def test_results_that_overflow_or_underflow():
     assert mma(a, b, top, bf16, H100)[0, 0] == 0x7F800000
 
 
+@pytest.mark.parametrize("exponent", [125, 126, 127, 128, 129])
+def test_products_beyond_float32_that_cancel(exponent):
+    """Their significands are 3.06; a term that no float32 holds goes with its negative alike."""
+    name = "mma.sync.m16n8k16.f32.bf16.bf16.f32"
+    a, b = np.zeros((1, 16)), np.zeros((16, 2))
+    a[0, :3] = 1.75 * 2.0**64, 1.75 * 2.0**64, 1.5 * 2.0**60
+    b[:3, 0] = 1.75 * 2.0 ** (exponent - 64), -1.75 * 2.0 ** (exponent - 64), 2.0**60
+    b[:3, 1] = b[:3, 0] * [1, 0.5, 1]
+    a, b = encoded(a, "bf16"), encoded(b, "bf16")
+    c = np.array([[0x3F800000, 0]], np.uint32)
+    got = mma(a, b, c, name, H100)
+    compare(got, a, b, c, how("bf16", "bf16", "f32", 16, 16, 25))
+    assert got[0, 0] == np.float32(1.5 * 2.0**120).view(np.uint32)
+
+
 def test_the_two_carriers_agree(monkeypatch):
     """The fast float32 carrier and the float64 one give the same bits wherever both apply."""
     rng = seeded("carriers")

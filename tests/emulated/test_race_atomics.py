@@ -98,6 +98,14 @@ def test_who_saw_the_flag_by_a_strong_load_may_clear_it(looks: bool) -> None:
         watch.do("store", 0, [9], space="global", blocks=[2])
 
 
+def test_a_strong_store_has_read_nothing() -> None:
+    watch = Watch()
+    watch.do("atomic", 0, [0], space="global", blocks=[0])
+    watch.do("store", 0, [9], space="global", blocks=[2], order="relaxed")
+    with pytest.raises(FaultError, match="two blocks"):
+        watch.do("store", 0, [9], space="global", blocks=[2])
+
+
 @pytest.mark.parametrize("space", ["shared", "global"])
 def test_a_volatile_store_races_with_atomics_in_shared_memory_alone(space: str) -> None:
     watch = Watch()
