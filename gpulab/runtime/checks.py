@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab import arch
+from gpulab.emulator.occupancy import occupancy
 from gpulab.errors import UsageError
 from gpulab.registry import Capability, LaunchPlan, Param, TensorBox
 from gpulab.runtime.objects import DeviceArray
@@ -131,10 +132,8 @@ def check_plan(
             fix="launch the block size that __launch_bounds__ names",
         )
     if resources.registers is not None:
-        # A warp gets registers in units; the whole block must fit into one SM.
-        unit = limits.register_allocation_unit
-        per_warp = -(-resources.registers * arch.WARP_SIZE // unit) * unit
-        if per_warp * -(-threads // arch.WARP_SIZE) > limits.registers_per_sm:
+        held = occupancy(limits, threads, resources.registers, plan.shared_bytes + static)
+        if held.limits["registers"] == 0:
             raise UsageError(
                 f"{entry}: {threads} threads of {resources.registers} registers; "
                 f"{where} has {limits.registers_per_sm} an SM",

@@ -156,19 +156,26 @@ def test_what_the_kernel_uses_counts_too():
     check_plan("k", full, "a test card", (8, 9), used(registers=64))
     with pytest.raises(UsageError, match="1024 threads of 65 registers"):
         check_plan("k", full, "a test card", (8, 9), used(registers=65))
-    for threads, fits in ((256, True), (257, False)):  # a begun warp takes a whole one's: 8 fit
-        plan = LaunchPlan((1, 1, 1), (threads, 1, 1))
-        if fits:
-            check_plan("k", plan, "a test card", (8, 9), used(registers=255))
-            continue
-        with pytest.raises(UsageError, match="257 threads of 255 registers"):
-            check_plan("k", plan, "a test card", (8, 9), used(registers=255))
     with pytest.raises(UsageError, match="compiled for at most 256"):
         check_plan("k", full, "a test card", (8, 9), used(registers=8, max_threads_per_block=256))
     dynamic = LaunchPlan((1, 1, 1), (32, 1, 1), 90 * 1024)
     check_plan("k", dynamic, "a test card", (8, 9), used(shared_bytes=9 * 1024))
     with pytest.raises(UsageError, match="shared memory"):
         check_plan("k", dynamic, "a test card", (8, 9), used(shared_bytes=9 * 1024 + 1))
+
+
+@pytest.mark.parametrize(
+    ("registers", "warps", "fits"),
+    [(255, 8, True), (255, 9, False), (200, 8, True), (200, 9, False), (200, 10, False)],
+)
+def test_registers_are_asked_for_on_all_four_parts_of_an_sm(registers, warps, fits):
+    """Ten warps of 6400 registers are below 65536, but the card counts twelve: three a part."""
+    plan = LaunchPlan((1, 1, 1), (32 * warps - 31, 1, 1))  # a begun warp counts as a whole one
+    if fits:
+        check_plan("k", plan, "a test card", (8, 9), used(registers=registers))
+        return
+    with pytest.raises(UsageError, match=f"{32 * warps - 31} threads of {registers} registers"):
+        check_plan("k", plan, "a test card", (8, 9), used(registers=registers))
 
 
 @pytest.mark.parametrize("grid", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
