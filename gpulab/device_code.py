@@ -1,4 +1,4 @@
-"""Device code as a declaration names it: parameters, what to compile, how to launch."""
+"""What a declaration says about device code: its parameters, its source and its launch shape."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpulab.formats import storage_dtype
 
 @dataclass(frozen=True)
 class Param:
-    """One argument of the device function, in its order.
+    """One parameter of the device function.
 
     Args:
-        name: the argument's name; arrays are matched to inputs and outputs by it.
+        name: name of the parameter; inputs and outputs are matched to it by name.
         role: ``in`` and ``out`` are device arrays, ``dim`` is an int32 taken from the dims,
             ``scalar`` is passed by value.
         format: number format of the elements (a row of ``gpulab.formats``, or ``int32``).
@@ -36,12 +36,12 @@ class Param:
 
 @dataclass(frozen=True)
 class TensorBox:
-    """An array that the kernel takes as a tensor map, and the box that one copy moves.
+    """An array that is passed to the kernel as a tensor map (TMA), and the box that one copy moves.
 
     Args:
         param: name of a two-dimensional array parameter.
-        rows: of the box.
-        columns: of the box, in elements; a row of it is at most the swizzle wide.
+        rows: rows of the box.
+        columns: columns of the box, in elements; a row must not be wider than the swizzle.
         swizzle_bytes: width of the swizzle in shared memory: 32, 64 or 128; 0 for none.
     """
 
@@ -53,18 +53,19 @@ class TensorBox:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """How to launch.
+    """The shape of a launch.
 
     Args:
-        grid: blocks (x, y, z); of a persistent kernel, as many as have work.
-        block: threads (x, y, z).
-        shared_bytes: dynamic shared memory.
-        maps: the arrays that are passed as tensor maps; the others are passed as pointers.
-        persistent: blocks take work until there is none: the device launches no more along x than
-            it holds at once.
-        blocks_an_sm: of a persistent kernel, that a multiprocessor holds.
-        equal_shares: of a persistent kernel: fewer blocks where all then take as many turns.
-        cluster: blocks of a cluster, along x, as the device code fixes it.
+        grid: blocks (x, y, z). For a persistent kernel, x is the number of blocks that have work.
+        block: threads of a block (x, y, z).
+        shared_bytes: dynamic shared memory of a block.
+        maps: the arrays that are passed as tensor maps; all others are passed as pointers.
+        persistent: every block takes work until none is left, so that the device launches no more
+            blocks along x than it holds at once.
+        blocks_an_sm: persistent kernels: resident blocks of a multiprocessor.
+        equal_shares: persistent kernels: launch fewer blocks where each of them then takes equally
+            many turns.
+        cluster: blocks of a cluster, along x; must agree with the device code.
     """
 
     grid: tuple[int, int, int]
@@ -79,15 +80,16 @@ class LaunchPlan:
 
 @dataclass(frozen=True)
 class RawBuild:
-    """CUDA C++ to compile: file below ``raw_kernels/`` (or absolute) and the entry to instantiate.
+    """CUDA C++ to compile: a source file and the kernel to instantiate from it.
 
     Args:
         source: path relative to ``raw_kernels/``, or an absolute path.
         entry: a C++ name expression such as ``matmul_simt<__half, float>``.
         defines: ``NAME=VALUE`` macros.
         feature_target: compile for the architecture-specific target (``sm_90a``).
-        contract: let the compiler fuse ``a * b + c``; off, so that a kernel means what it says
-            and the emulated device equals the card (write ``fmaf`` where a fused one is meant).
+        contract: let the compiler contract ``a * b + c`` to a fused multiply-add. Off by default,
+            so that a kernel computes what its source says, with the same bits on the emulated
+            device and on the card; write ``fmaf`` where a fused operation is meant.
     """
 
     source: str
@@ -99,11 +101,15 @@ class RawBuild:
 
 @dataclass(frozen=True)
 class NumbaBuild:
-    """A Numba CUDA kernel: ``make()`` returns the plain Python function to compile.
+    """A Numba CUDA kernel; the types of its arguments follow from the kernel's params.
 
-    ``make`` runs only when Numba is installed; its types follow from the kernel's params.
-    ``bounds``: threads of a block, and blocks that an SM must hold, which limits the registers.
-    ``cluster``: blocks of a cluster, along x.
+    Args:
+        make: returns the plain Python function to compile; called only where Numba is installed.
+        key: identifies the kernel, in messages too: builds with one key and one parameter list
+            are the same kernel.
+        bounds: launch bounds: threads of a block, and blocks that an SM must be able to hold,
+            which limits the registers of a thread.
+        cluster: blocks of a cluster, along x.
     """
 
     make: Callable[[], Callable[..., None]]
@@ -114,12 +120,12 @@ class NumbaBuild:
 
 @dataclass(frozen=True)
 class Step:
-    """A launch before the kernel's own that lays an input out as the kernel wants it.
+    """A launch that precedes the kernel's own and rearranges an input for it.
 
-    It is part of the launch, and so of its time; what it takes is reported apart as well.
+    Its time is part of the kernel's time; the kernel's time without it is reported separately.
 
     Args:
-        name: for people: ``transpose b``.
+        name: shown to users: ``transpose b``.
         params: its device function's parameter list. Its outputs are working memory, which the
             kernel's own parameter list may name as inputs.
         build: what to compile.

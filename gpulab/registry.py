@@ -1,9 +1,9 @@
 """What a kernel declares, and how the lab finds it.
 
 A kernel is device code plus one declaration module under ``gpulab/kernels/<op>/``. Importing the
-module registers it; nothing else is edited. The lab owns allocation, launch, stream, timing and
-verdict: a declaration only says what the device code computes, for which formats, from which
-capability, and with which launch shape.
+module registers the kernel; no other file is edited. The lab owns allocation, launch, stream,
+timing and verdict. A declaration only says what the device code computes, in which formats, from
+which capability on, and with which launch shape.
 """
 
 from __future__ import annotations
@@ -43,23 +43,24 @@ Backend = Literal["raw", "numba", "library"]
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the ladder: a kernel at one combination of number formats.
+    """One row of the ladder: a kernel with one combination of number formats.
 
     Args:
         format: storage format of the inputs.
         accumulator: format of the running sum (``fp32``, ``fp16``, ``int32``).
-        output: format of the result as stored.
+        output: storage format of the result.
         min_capability: lowest capability that executes it.
         instructions: ``(capability, name)`` pairs, ascending: the tensor-core instruction used
-            from that capability on, in the spelling of ``numerics.tensorcore``; empty = CUDA cores.
-        contract: name of the rounding contract it declares, where the op has several
-            (``fp32-sum``, ``rounded-sum``); empty: the op's only one.
+            from that capability on, in the spelling of ``numerics.tensorcore``; empty: CUDA cores.
+        contract: name of the rounding contract that it declares, where the op has several
+            (``fp32-sum``, ``rounded-sum``); empty where the op has only one.
         lesson: wrong on purpose; judged by the op's contract, which it must FAIL.
         caught_on: input families that show the lesson's mistake; it is judged on them too.
-        shown_by: reasons beside the arithmetic ones by which the lesson may fail (``unwritten``,
-            where its mistake is where it writes).
-        promotion: terms after which a tensor core's sum is added to a float32 sum; None: never.
-        note: one sentence shown with the row.
+        shown_by: reasons, besides the arithmetic ones, for which the lesson may fail
+            (``unwritten``, where the mistake is in where it writes).
+        promotion: number of terms after which a tensor-core sum is added to a float32 sum; None:
+            never.
+        note: one sentence, shown with the row.
     """
 
     format: str
@@ -100,27 +101,28 @@ class KernelSpec:
         name: the kernel's idea in one word (``simt``, ``blocked``, ``mma``).
         backend: who compiles it.
         idea: one sentence for ``gpulab list``.
-        order: place in the ladder; lower is simpler.
+        order: position in the ladder; simpler kernels have lower numbers.
         variants: its rows.
-        params: the op's arrays and dims as the kernel takes them, for a variant; without steps the
-            device function's parameter list.
-        own_params: the device function's parameter list, where steps before it change that.
-        build: what to compile for (variant, capability, dims), so that an instantiation may follow
-            from alignment; None for a library row.
+        params: for a variant, the op's arrays and dims as this kernel takes them. Without steps
+            this is the device function's parameter list.
+        own_params: the device function's parameter list where it differs because of the steps.
+        build: what to compile for (variant, capability, dims): the instantiation may depend on
+            alignment, for example. None for a library row.
         plan: launch shape for (variant, capability, dims).
-        supports: the reason why (variant, capability, dims) cannot run, or None.
-        run: library rows only: ``run(variant, arrays)`` with CuPy arrays by param name.
-        steps: launches before the kernel's own.
-        for_card: the declaration for a card of so many multiprocessors, where build and plan depend
-            on it; what they are without is for the capability's usual card.
-        only_capability: the one capability that it is made for: by architecture-specific
-            instructions (``sm_90a``), or by tiles that are measured and compiled whole only there;
-            None: it runs from the variant's lowest one on.
-        study: a step on the way to another kernel: it is measured by name or in a ladder, and is
-            no row of the op's table.
-        atomics: results may differ in the last bits between runs.
+        supports: why (variant, capability, dims) cannot run, or None if it can.
+        run: library rows only: ``run(variant, arrays)`` with CuPy arrays by parameter name.
+        steps: launches that precede the kernel's own.
+        for_card: (declaration, number of multiprocessors) -> the declaration for such a card,
+            where build and plan depend on that number. Without it they assume the usual card of
+            the capability.
+        only_capability: the only capability that it runs on, because of architecture-specific
+            instructions (``sm_90a``) or because its tiles were tuned for that capability; None: it
+            runs from the variant's lowest capability on.
+        study: an intermediate step towards another kernel: measured by name or in a ladder, but
+            not listed in the op's table.
+        atomics: results may differ in their last bits from run to run.
         source: where the method is published.
-        twin: lessons only: the kernel of this op and backend that is the same without the mistake.
+        twin: lessons only: the kernel of this op and backend that is the same but for the mistake.
     """
 
     op: str
@@ -159,7 +161,7 @@ class Case:
         return f"{self.spec.backend}/{self.spec.name} {v.format}->{v.output} ({sums})"
 
     def on(self, multiprocessors: int | None) -> Case:
-        """The row as it is built and launched on a card of so many multiprocessors."""
+        """The row as it is built and launched on a card with that many multiprocessors."""
         if self.spec.for_card is None or multiprocessors is None:
             return self
         return replace(self, spec=self.spec.for_card(self.spec, multiprocessors))
@@ -167,7 +169,7 @@ class Case:
     def refusal(
         self, capability: Capability, device_kind: str, dims: Dims | None = None
     ) -> str | None:
-        """Why this row cannot run there (at these dims, if given); None if it can."""
+        """Why this row cannot run on such a device (at these dims, if given); None if it can."""
         if self.spec.backend == "library" and device_kind != "cuda":
             return "needs a card"
         lowest, only = self.variant.min_capability, self.spec.only_capability
@@ -228,17 +230,17 @@ def cases(
 ) -> Iterator[Case]:
     """The rows of an op in ladder order, filtered by kernel name, backend and input format.
 
-    A filter is a name, or several with commas.
+    A filter is one name, or several separated by commas.
 
     Args:
         op: the operation.
-        kernel: only the kernels of these names.
-        backend: only those of these backends.
+        kernel: only the kernels with these names.
+        backend: only the kernels of these backends.
         format: only rows with these input formats.
-        studies: the steps on the way to a kernel too, which a name finds without.
+        studies: include studies (``KernelSpec.study``); naming one in ``kernel`` finds it anyway.
 
     Raises:
-        UsageError: a filter names nothing; the message lists what there is.
+        UsageError: a filter matches nothing; the message lists the choices.
     """
     known = specs(op)
     kernels = _chosen(op, "kernel", kernel, {s.name for s in known})
@@ -257,7 +259,7 @@ def cases(
 
 
 def _chosen(op: str, what: str, text: str | None, options: set[str]) -> list[str] | None:
-    """The names of a filter, which all exist; None where there is no filter."""
+    """The names of a filter, all of which exist; None where there is no filter."""
     names = None if text is None else text.split(",")
     for name in names or ():
         if name not in options:

@@ -1,8 +1,8 @@
-"""Compiling what rows need before they need it, on all cores.
+"""Compiles what rows need ahead of time, on all cores.
 
-NVRTC works outside the interpreter lock, so CUDA C++ compiles in threads. Numba does not, and takes
-seconds for a kernel: for a card, which waits meanwhile, other processes compile its kernels into
-the cache, where this one finds them.
+NVRTC releases the interpreter lock, so CUDA C++ is compiled in threads. Numba does not, and takes
+seconds a kernel: while a card would have to wait for it, other processes compile its kernels into
+the cache, where this process finds them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpulab.runtime.device import Device
 from gpulab.runtime.toolkit import Toolkit
 
 FEWEST_CORES = 3
-"""Below, processes that import Numba again would only be in the way of this one."""
+"""With fewer cores, processes that import Numba once more would only slow this one down."""
 Request = tuple[RawBuild | NumbaBuild, tuple[Param, ...]]
 _Name = tuple[str, str, str, Variant]
 
@@ -38,7 +38,7 @@ _Name = tuple[str, str, str, Variant]
 def requests(
     case: Case, target: Capability, multiprocessors: int | None, dims: Dims
 ) -> Iterator[Request]:
-    """What a row that can run there compiles: its steps, and its own kernel."""
+    """What a row compiles, if it can run on the target: its steps, then its own kernel."""
     spec, variant = case.on(multiprocessors).spec, case.variant
     if spec.build is None:
         return
@@ -49,13 +49,14 @@ def requests(
 
 
 class Ahead:
-    """Compilations under way; ends them when left.
+    """Compilations that run in the background; a context manager that stops them on exit.
 
-    An error is left for the row's own build to report.
+    Errors are not reported here: the row's own build runs into them again.
 
     Args:
-        device: compile for its target.
-        processes: that compile Numba kernels; None: as many as there are cores, for a card.
+        device: device to compile for.
+        processes: number of processes that compile Numba kernels. None: one for each core if the
+            device is a card and there are at least ``FEWEST_CORES`` cores, else none.
     """
 
     def __init__(self, device: Device, processes: int | None = None) -> None:
@@ -69,7 +70,7 @@ class Ahead:
         self._numba: dict[Hashable, Future[None]] = {}
 
     def submit(self, cases: Sequence[Case], dims: Dims) -> None:
-        """Begin to compile rows at a size; those that were begun before go on."""
+        """Start to compile rows at a size; rows that were submitted before are left alone."""
         device = self.device
         for case in cases:
             if _key(case, dims) in self._rows:
@@ -86,7 +87,7 @@ class Ahead:
                             begun.append(self._elsewhere(case, dims, request.key, params))
 
     def wait(self, case: Case, dims: Dims) -> None:
-        """Until what was begun for a row at a size is there."""
+        """Wait for the compilations of a row at a size."""
         for future in self._rows.get(_key(case, dims), ()):
             with contextlib.suppress(Exception):  # a process that died: compiled here instead
                 future.result()
@@ -98,8 +99,8 @@ class Ahead:
     def _elsewhere(
         self, case: Case, dims: Dims, key: str, params: tuple[Param, ...]
     ) -> Future[None]:
-        """The compilation of a row's Numba kernels in another process; one that another row at
-        another size has too, once."""
+        """Compile a row's Numba kernels in another process, a kernel that several rows or sizes
+        share only once."""
         known = (key, params)
         if known not in self._numba:
             if self._others is None:
@@ -125,14 +126,14 @@ class Ahead:
         self.close()
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more and drop what has not been started."""
         for pool in (self._threads, self._others):
             if pool is not None:
                 pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _ignore_interrupt() -> None:
-    """A terminal's Ctrl-C reaches every process: the one that began this one says what happened."""
+    """A terminal sends Ctrl-C to every process: the parent alone reports it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -148,15 +149,15 @@ def compile_numba(
     kit: Toolkit,
     store: Store,
 ) -> None:
-    """Compile the Numba kernels of a row into a store; what another process is asked to do.
+    """Compile the Numba kernels of a row into a store: the work of one of the other processes.
 
     Args:
         name: op, backend and kernel of the row, and its variant.
-        dims: of the operation.
-        target: what to compile for.
-        multiprocessors: of the card.
+        dims: dims of the operation.
+        target: capability to compile for.
+        multiprocessors: number of multiprocessors of the card.
         kit: the toolchain.
-        store: where the code is kept.
+        store: where the compiled code is kept.
     """
     op, backend, kernel, variant = name
     (spec,) = (s for s in registry.specs(op) if (s.backend, s.name) == (backend, kernel))
@@ -167,7 +168,7 @@ def compile_numba(
 
 
 def compile_ahead(cases: Sequence[Case], device: Device, dims: Dims) -> None:
-    """Compile what rows need at a size into the cache, and wait for it."""
+    """Compile what rows need at a size into the cache, and wait until it is done."""
     with Ahead(device) as ahead:
         ahead.submit(cases, dims)
         for case in cases:

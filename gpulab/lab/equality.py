@@ -1,8 +1,8 @@
-"""Digests of output bits, by which the emulated device is held to equal the card.
+"""Digests of output bits, which hold the emulated device to the bits of a card.
 
-A digest line is made on a card and committed; a test computes the same line on the emulated
-device and compares. Inputs are hashed too, so that a difference of inputs is never mistaken for
-one of arithmetic.
+A digest line is recorded on a card and committed; a test computes the same line on the emulated
+device and compares the two. Inputs are hashed too, so that different inputs are never mistaken for
+different arithmetic.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ ALIGNED_SIZES: tuple[dict[str, int], ...] = (
     {"m": 70, "n": 144, "k": 208},
     {"m": 300, "n": 528, "k": 96},
 )
-"""Further ones of kernels that take rows of whole 16 bytes only: tails of tiles, many tiles."""
+"""Additional sizes for kernels whose rows must be multiples of 16 bytes: tails of tiles, many
+tiles."""
 
 ROW_SIZES: tuple[dict[str, int], ...] = (
     {"rows": 1, "cols": 1},
@@ -46,13 +47,15 @@ ROW_SIZES: tuple[dict[str, int], ...] = (
     {"rows": 1, "cols": 40000},
     {"rows": 9, "cols": 300},
 )
-"""One element, odd rows, rows in registers, rows that leave them, rows in which lessons show."""
+"""One element, odd rows, rows that fit into registers and rows that do not, rows on which lessons
+show."""
 
 LONG_ROWS: tuple[dict[str, int], ...] = (
     {"rows": 2, "cols": 131072},
     {"rows": 1, "cols": 128256},
 )
-"""Further ones of kernels that have a source of their own for long rows: whole, and shorter."""
+"""Additional sizes for kernels with a separate source for long rows: rows that fill it, and rows
+that do not."""
 
 
 def _attention(**dims: int) -> dict[str, int]:
@@ -85,7 +88,7 @@ def sizes_of(case: Case, sizes: Sequence[Mapping[str, int]]) -> tuple[Mapping[st
 
 
 def _has_long_rows(case: Case) -> bool:
-    """Whether long rows take another way than short ones where clusters may share them."""
+    """Whether long rows use another source than short ones on cards that have clusters."""
     build = case.spec.build
     dims = [p.name for p in case.spec.params(case.variant) if p.role == "dim"]
     if case.spec.backend != "raw" or build is None or dims != ["rows", "cols"]:
@@ -113,8 +116,15 @@ def digests(
 ) -> Iterator[dict[str, Any]]:
     """One line for each kernel, variant and size that ``device`` (with its target) can run.
 
-    Library rows, which only a card runs, are left out, and the runs whose ``run_of`` is in
-    ``known``.
+    Args:
+        device: where they run.
+        op: the operation.
+        sizes: dims; kernels with additional sizes are run at those as well.
+        seed: of the inputs.
+        known: ``run_of`` of the runs to leave out.
+
+    Yields:
+        ``digest_line`` of every run. Library rows, which only a card runs, are left out.
     """
     runs = [
         (c, dims)
@@ -131,7 +141,7 @@ def digests(
 
 
 def run_of(line: Mapping[str, Any]) -> str:
-    """What names the run of a digest line: kernel, formats, contract, target, size and seed."""
+    """The identity of a digest line's run: kernel, formats, contract, target, size and seed."""
     return json.dumps([line.get(name, "") for name in _RUN], sort_keys=True)
 
 
@@ -159,7 +169,7 @@ def _run(case: Case, device: Device, dims: Mapping[str, int], seed: int) -> dict
 
 
 def digest_line(case: Case, device: Device, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
-    """Run once and hash: identity of the run, ``input_digest`` and ``output_digest``."""
+    """Run once and hash: the identity of the run, ``input_digest`` and ``output_digest``."""
     inputs = ops.get(case.spec.op).digest_inputs(case.variant, dims, seed)
     result = KernelRunner(case, device, dims)(inputs)
     return _run(case, device, dims, seed) | {

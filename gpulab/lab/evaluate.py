@@ -1,8 +1,8 @@
 """Judge rows of the ladder, then time them on a card or count their work on the emulated device.
 
-One record a row (the fields are those of the lab's JSON schema). A row that cannot run there has
-no verdict and a reason; a row that does not build, hangs or faults fails with its error, and the
-others go on.
+Every row gets one record (its fields are those of the lab's JSON schema). A row that cannot run on
+the device has a reason instead of a verdict. A row that does not build, hangs or faults FAILs with
+its error, and the other rows go on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _nothing(_: Any) -> None:
 
 
 def identity(case: Case, device: Device, dims: Dims) -> Record:
-    """What a record is about: every field that names the row, with nothing measured yet."""
+    """The fields of a record that identify the row, and those to be measured, still empty."""
     spec, v = case.spec, case.variant
     return {
         "schema": 1,
@@ -61,7 +61,7 @@ def identity(case: Case, device: Device, dims: Dims) -> Record:
 
 
 def host_bytes(op: Op, dims: Dims) -> int:
-    """Host memory that judging needs, about; dims are checked first.
+    """Bytes of host memory that judging needs, roughly; dims are checked first.
 
     Raises:
         UsageError: impossible dims.
@@ -93,17 +93,17 @@ def evaluate_all(
         cases: rows of one op.
         device: where they run.
         dims: the op's dims.
-        op: the operation, where it is not as registered.
+        op: the operation where it is not the registered one (another eps); None: the registered.
         seed: of inputs and probes.
-        effort: which exact probes.
-        families: of the inputs; None: all that the op judges by.
-        measured: time (card) or count (emulated device) too.
+        effort: which exact probes are run.
+        families: input families; None: all that the op judges by.
+        measured: also time the rows (card) or count their work (emulated device).
         runs: timed runs of each row, interleaved.
-        warmup: untimed runs of each before.
-        yardstick: makes the memory traffic that is timed beside the rows (card).
-        ahead: compilations under way for further sizes; None: those of this one are begun here.
-        cache: shared with other sizes of the op; None: with none.
-        on_case: told before each row.
+        warmup: untimed runs of each row before those.
+        yardstick: makes the memory traffic that is timed in turns with the rows (card).
+        ahead: background compilations, shared with other sizes; None: they are started here.
+        cache: references shared with other sizes of the op; None: not shared.
+        on_case: called before each row.
 
     Raises:
         UsageError: impossible dims.
@@ -165,7 +165,7 @@ def _judge(
 
 
 def _failed(record: Record, error: GpulabError) -> None:
-    """A row that does not build, hangs or faults: FAIL, with the error and no number."""
+    """A row that does not build, hangs or faults: FAIL, with the error and without numbers."""
     record.update(
         verdict="FAIL",
         reason=error.message,
@@ -180,7 +180,7 @@ def _failed(record: Record, error: GpulabError) -> None:
 
 
 def resources(runner: KernelRunner) -> dict[str, Any] | None:
-    """Registers, spills, shared memory and occupancy from the compiled object for the target."""
+    """Registers, spills, shared memory and occupancy of the code compiled for the target."""
     if runner.function is None or runner.plan is None or runner.function.resources is None:
         return None
     used, plan = runner.function.resources, runner.plan

@@ -1,7 +1,7 @@
-"""One kernel on one device, as the plain function the gates call.
+"""One kernel on one device, as the plain function that the gates call.
 
-The runner owns allocation, upload, poison, launch and download; a kernel never sees another
-buffer than those of its parameter list, and nothing of the reference is on the device.
+The runner owns allocation, upload, poison, launch and download. A kernel sees no buffers but those
+of its parameter list, and the reference never reaches the device.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def _shape(param: Param, dims: Dims) -> tuple[int, ...]:
 
 
 class KernelRunner:
-    """Calls one case at one set of dims on one device.
+    """Runs one case with one set of dims on one device.
 
     Args:
         case: kernel and variant.
         device: where it runs.
         dims: the op's dims by name.
-        op: the operation, where it is not as registered (another eps); None: the registered one.
+        op: the operation where it is not the registered one (another eps); None: the registered.
 
     Raises:
         BuildError: it does not compile.
@@ -82,7 +82,7 @@ class KernelRunner:
         }
 
     def bind(self, arrays: Mapping[str, DeviceArray]) -> Callable[[], LaunchReport]:
-        """Check the arguments once; what is returned starts the steps and the kernel."""
+        """Check the arguments once, and return what launches the steps and the kernel."""
         *before, kernel = self.bind_parts(arrays)
         if not before:
             return kernel
@@ -95,7 +95,8 @@ class KernelRunner:
         return launch
 
     def bind_parts(self, arrays: Mapping[str, DeviceArray]) -> list[Callable[[], LaunchReport]]:
-        """What starts each step, and last the kernel alone, on what the steps left last."""
+        """What launches each of the steps and, as the last entry, the kernel alone, which then works
+        on what the steps wrote last."""
         everything = {**arrays, **self._working_memory()}
         starts = [self._bind_one(function, step.plan, everything) for step, function in self.steps]
         if self.function is not None and self.plan is not None:
@@ -103,7 +104,7 @@ class KernelRunner:
         return [*starts, self._bind_library(everything)]
 
     def _working_memory(self) -> dict[str, DeviceArray]:
-        """What the steps write: allocated once, kept as long as the runner."""
+        """What the steps write: allocated once, and kept as long as the runner lives."""
         for step, _ in self.steps:
             for p in step.params:
                 if p.role == "out" and p.name not in self.work:
@@ -132,15 +133,16 @@ class KernelRunner:
     def __call__(
         self, inputs: Mapping[str, NDArray[Any]], *, poison: int = POISONS[0]
     ) -> RunResult:
-        """Run once on fresh memory and bring everything back.
+        """Run once on fresh memory and download the results.
 
         Args:
-            inputs: stored arrays by parameter name.
-            poison: byte the outputs are filled with first.
+            inputs: stored arrays by parameter name; of an input whose rows repeat, only the
+                distinct rows.
+            poison: byte that fills the outputs beforehand.
 
         Returns:
-            Outputs by name, of those that repeat with the inputs' rows so many rows; and whether
-            every input came back bit for bit.
+            Outputs by name (of an output that repeats as the inputs do, only the distinct rows),
+            and whether all inputs are unchanged, bit for bit.
         """
         sent = self.upload(inputs)
         out = self.outputs(poison)
@@ -162,7 +164,7 @@ class KernelRunner:
         return RunResult(results, unchanged, stands_for)
 
     def _distinct(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
-        """Rows of the inputs that repeat, by the dim they are of, where all of it agree."""
+        """Number of distinct rows by dim, for dims whose inputs all repeat that many rows."""
         counts: dict[str, set[int]] = {}
         for p in self.params:
             if p.role == "in":
@@ -174,7 +176,7 @@ class KernelRunner:
         }
 
     def whole(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The inputs with all of their rows."""
+        """The inputs with their rows repeated to the full dims."""
         return {
             p.name: repeated(inputs[p.name], self.dims[p.dims[0]])
             for p in self.params
