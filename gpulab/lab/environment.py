@@ -1,4 +1,4 @@
-"""What a committed record says about where it was made."""
+"""What a committed record says about the machine that it was made on."""
 
 from __future__ import annotations
 

@@ -31,7 +31,6 @@ MATMUL_SIZES: tuple[dict[str, int], ...] = (
 )
 """Tails in every dim, one element, whole tiles, more than one tile, an odd row length."""
 
-
 ALIGNED_SIZES: tuple[dict[str, int], ...] = (
     {"m": 70, "n": 144, "k": 208},
     {"m": 300, "n": 528, "k": 96},

@@ -1,9 +1,10 @@
 """How the error of a float and of a half accumulator grows with K: the lab's first lesson.
 
-The unit is what storing the inputs in fp16 costs on its own, rms(R1 - R0), which grows as sqrt(K)
-like the result does. In this unit the error of a float accumulator stays at 1 for every K: its own
-roundings, of 2^-24, vanish beside the 2^-11 of storage. Those of a half accumulator are as coarse
-as storage and come with every term: they add up as K, and in this unit as sqrt(K).
+Errors are measured in units of what storing the inputs in fp16 costs by itself, rms(R1 - R0), which
+grows as sqrt(K), as the result does. In this unit the error of a float accumulator stays at 1 for
+every K, because its roundings of 2^-24 are negligible next to the 2^-11 of storage. The roundings
+of a half accumulator are as coarse as storage and happen at every term: their sum grows as K, which
+is sqrt(K) in this unit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Record = dict[str, Any]
 
 FORMAT = "fp16"
 FLAT = 0.01
-"""Share of the storage error by which a float accumulator's may differ from it: it adds nothing."""
+"""Relative difference from the storage error within which a float accumulator's error is flat."""
 
 
 def growth(device: Device, sizes: Sequence[tuple[int, int]], seed: int) -> list[Record]:
@@ -36,10 +37,10 @@ def growth(device: Device, sizes: Sequence[tuple[int, int]], seed: int) -> list[
         seed: of the inputs, N(0, 1).
 
     Returns:
-        One record a kernel, accumulator and size, in that order: ``max_abs_err`` and ``rms_err``
-        against R1, ``storage_rms`` = rms(R1 - R0), ``error_vs_storage`` = rms(got - R0) /
-        storage_rms, and whether that ``holds``: flat at 1 (float), above 1 and above that of every
-        smaller K (half).
+        One record for each size, kernel and accumulator: ``max_abs_err`` and ``rms_err`` against
+        R1, ``storage_rms`` = rms(R1 - R0), ``error_vs_storage`` = rms(got - R0) / storage_rms, and
+        ``holds``: whether that ratio is flat at 1 (float accumulator), or above 1 and above the
+        ratio of every smaller K (half accumulator).
     """
     pairs = [
         c
@@ -85,7 +86,7 @@ def _of(rows: Sequence[Record], kernel: str, accumulator: str) -> list[Record]:
 
 
 def _holds(row: Record, rows: Sequence[Record]) -> bool:
-    """Whether one number is what the lesson says of its accumulator."""
+    """Whether a ratio is what the lesson claims for its accumulator."""
     ratio = row["error_vs_storage"]
     if not row["lesson"]:
         return bool(abs(ratio - 1.0) <= FLAT)
@@ -98,7 +99,8 @@ def _holds(row: Record, rows: Sequence[Record]) -> bool:
 
 
 def lost(rows: Sequence[Record]) -> list[str]:
-    """What the numbers refute, one sentence each; also that there is nothing to compare."""
+    """One sentence for each number that refutes the lesson, or one that says nothing can be
+    compared."""
     if {r["lesson"] for r in rows} != {True, False}:
         return ["no pair of a float and a half accumulator runs here"]
     return [
@@ -111,7 +113,7 @@ def lost(rows: Sequence[Record]) -> list[str]:
 
 
 def sentence(rows: Sequence[Record]) -> str:
-    """The lesson in one line, with its numbers; or what refutes it."""
+    """The lesson in one line with its numbers, or what refutes it."""
     refuted = lost(rows)
     if refuted:
         return f"FAIL: {'; '.join(refuted)}"
@@ -131,7 +133,7 @@ def sentence(rows: Sequence[Record]) -> str:
 
 
 def table(rows: Sequence[Record]) -> Table:
-    """Kernel by accumulator, one column a K."""
+    """One line for each kernel and accumulator, one column for each K."""
     sizes = list(dict.fromkeys((r["dims"]["m"], r["dims"]["k"]) for r in rows))
     shown = Table(
         title="fp16 products: rms(got - R0) / rms(R1 - R0), storage alone being 1",

@@ -1,7 +1,7 @@
-"""What the gates catch: every lesson, the gate that fails it, and what the usual test says of it.
+"""What the gates catch: every lesson, the gate that fails it, and what the usual test says.
 
-A lesson is a kernel that is wrong on purpose. Everything here is read off records of kernels that
-ran: no lesson is judged a second time.
+A lesson is a kernel that is wrong on purpose. Everything here is taken from the records of kernels
+that ran: no lesson is judged a second time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ORDINARY = "normal"
 
 
 def _worst(fraction: float | None) -> float:
-    """A share of a bound; one that JSON cannot hold was infinite."""
+    """A share of a bound; None in a record stands for infinity, which JSON cannot hold."""
     return float("inf") if fraction is None else fraction
 
 
@@ -50,16 +50,18 @@ def _shown_on(record: Record) -> Record | None:
 
 
 def caught(records: Sequence[Record]) -> list[Record]:
-    """One record a lesson that was judged: what caught it, and what an ``allclose`` says.
+    """One record for each lesson that was judged: what caught it, and what ``allclose`` says.
 
     Args:
-        records: of ``evaluate``; rows that are no lessons, or did not run, are left out. Of a
-            lesson judged at several sizes the first is told, or the first that nothing caught.
+        records: of ``evaluate``; rows that are not lessons, or did not run, are ignored. A lesson
+            that was judged at several sizes is reported once: at the first size at which nothing
+            caught it, else at the first size.
 
     Returns:
-        ``caught``: a gate failed it, for its numbers. ``input`` that shows it best, the gates and
-        parts that ``failed_by`` there, ``max_abs_err`` against R1 there (None: NaN or Inf), and
-        ``allclose`` by tolerance there and on ``allclose_ordinary`` inputs, N(0, 1).
+        ``caught``: whether a gate failed it because of its numbers; ``input``: the family or probe
+        that shows the mistake best; ``failed_by``: the gates and parts that fail it on that input;
+        ``max_abs_err``: against R1 on that input (None: NaN or Inf); ``allclose``: by tolerance,
+        whether ``allclose`` passes on that input; ``allclose_ordinary``: the same on N(0, 1).
     """
     found: dict[tuple[str, ...], Record] = {}
     for r in records:
@@ -92,7 +94,7 @@ def caught(records: Sequence[Record]) -> list[Record]:
 
 
 def refused(records: Sequence[Record]) -> list[Record]:
-    """Lessons that ran at no size, each with one reason: their mistake cannot show there."""
+    """Lessons that ran at no size, because their mistake cannot show there; one record each."""
     ran = {_key(r) for r in records if r["verdict"] is not None}
     absent = [r for r in records if r["lesson"] and r["verdict"] is None and _key(r) not in ran]
     return list({_key(r): r for r in absent}.values())
@@ -162,7 +164,7 @@ def table(rows: Sequence[Record], absent: Sequence[Record] = ()) -> Table:
 
 
 def _name(record: Record) -> str:
-    """``raw/no_max``; an accumulator is named where it is not the usual one."""
+    """``raw/no_max``; the accumulator is named unless it is fp32."""
     name = f"{record['backend']}/{record['kernel']}"
     narrow = record["accumulator"] != "fp32"
     return f"{name}, {record['accumulator']} acc" if narrow else name

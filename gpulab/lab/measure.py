@@ -1,8 +1,8 @@
-"""Times on a card, counts on the emulated device, for rows that were judged.
+"""Times on a card, or counts on the emulated device, of rows that were judged before.
 
-Timed rows take turns; each rotates over input sets that hold the judged inputs with their rows
-shifted, so that the right answer of every set is the judged one shifted: every timed output is
-compared with it bit for bit.
+Timed rows take turns. Each rotates over several input sets, which are the judged inputs with their
+rows shifted. The right answer of a set is therefore the judged answer shifted by as much, and every
+timed output is compared with it bit for bit.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ALONE = "kernel alone: "
 
 @dataclass(frozen=True)
 class Yardstick:
-    """Memory traffic timed in turns with the rows that move as many bytes.
+    """Memory traffic that is timed in turns with the rows that move as many bytes.
 
     Args:
-        of: what it does with them, in one word (``copy``, ``read``).
-        moved_bytes: read and written by one launch.
+        of: the kind of traffic, in one word (``copy``, ``read``).
+        moved_bytes: bytes that one launch reads and writes.
         subject: how it is launched, and how its result is verified.
         free: releases its memory.
     """
@@ -45,11 +45,11 @@ class Yardstick:
 
 
 MakeYardstick = Callable[[Device, Clock, int], Yardstick]
-"""(card, clock, bytes a row moves) -> the yardstick for it."""
+"""(card, clock, bytes that a row moves) -> the yardstick for that row."""
 
 
 def judged_inputs(runner: KernelRunner, seed: int, cache: Cache) -> dict[str, NDArray[Any]]:
-    """The stored normal inputs, which the row was judged on first."""
+    """The stored inputs of the family ``normal``, the first on which the row was judged."""
     spec, variant = runner.case.spec, runner.case.variant
 
     def make() -> dict[str, NDArray[Any]]:
@@ -75,13 +75,12 @@ def count_rows(ready: Ready, *, seed: int, cache: Cache) -> None:
 
 
 class _Sets:
-    """Device copies of shifted inputs and their outputs, and what each output must be.
+    """Device copies of the shifted inputs and their outputs, and what each output must be.
 
-    Where the rows of inputs and outputs repeat some distinct ones, those are shifted.
-
-    An output's first dim names the rows; inputs that have it as their first dim are shifted along
-    it, and so must be the outputs. What is launched is everything, or the kernel without the steps
-    before it, which leave the same for every set where they read no shifted input.
+    The first dim of an output names its rows. Inputs with the same first dim are shifted along it,
+    and the outputs must be shifted by as much. Where the rows of inputs and outputs repeat, the
+    distinct rows alone are shifted. ``launch`` launches the steps and the kernel, ``launch_alone``
+    the kernel without them: steps that read no shifted input write the same for every set.
     """
 
     def __init__(self, runner: KernelRunner, inputs: Mapping[str, NDArray[Any]], sets: int) -> None:
@@ -124,7 +123,7 @@ class _Sets:
             self.device.refill(array, POISONS[i % 2])
 
     def verify(self, i: int) -> str | None:
-        """Why the output of set i is wrong, or None; bits are compared, so NaN equals itself."""
+        """Why the output of set i is wrong, or None. Bits are compared: NaN equals itself."""
         for name, array in self.outputs[i].items():
             expected = self.expected[i][name]
             if self.device.same(array, expected):
@@ -156,9 +155,21 @@ def time_rows(
 ) -> None:
     """Fill in ``time_ms``, ``timing``, ``tflops``, ``gb_per_s``, ``vs_library``, ``bandwidth``.
 
-    Rows with steps before the kernel are timed with them, and have the kernel's own time in
-    ``kernel_alone``. A row whose timed outputs are not the judged ones FAILs. With a ``yardstick``
-    its bandwidth is measured in the same turns, and each row's is given as a share of it.
+    Rows with steps are timed with them; ``kernel_alone`` holds the time without. A row whose timed
+    outputs differ from the judged ones FAILs. With a ``yardstick``, its bandwidth is measured in
+    the same turns, and each row's bandwidth is also given as a share of it.
+
+    Args:
+        ready: runners of the judged rows, and the records to fill in.
+        seed: of the inputs.
+        runs: timed runs of each row.
+        warmup: untimed runs of each row before those.
+        cache: shared with the judging.
+        yardstick: makes the memory traffic to compare with; None: none is timed.
+
+    Raises:
+        UsageError: the device is emulated, and has no time.
+        FaultError: a kernel did something illegal.
     """
     if not ready:
         return
@@ -223,7 +234,7 @@ def _beside(moved_bytes: int) -> str:
 
 
 def _share(gb_per_s: float, yardstick: Yardstick, taken: Timing) -> Record:
-    """What was measured beside a row, and the row's speed as a share of it."""
+    """The record of a yardstick, with the row's speed as a share of it."""
     there = yardstick.moved_bytes / taken.summary.median * 1e-6
     return {
         "of": yardstick.of,
@@ -237,10 +248,10 @@ def _share(gb_per_s: float, yardstick: Yardstick, taken: Timing) -> Record:
 
 
 def _against_library(ready: Ready) -> None:
-    """``vs_library``: speed as a ratio to the library row of the same formats, same run.
+    """Fill in ``vs_library``: the speed relative to the library row of the same formats and run.
 
-    Where there is none with this output, the row with the same input format stands in. A row of
-    several accumulations is compared with the library's of the same name, if it has one.
+    If no library row has the same output format (or rounding contract), one that agrees in the
+    input format alone takes its place.
     """
     bases = [record for _, record in ready if record["backend"] == "library"]
     for _, record in ready:

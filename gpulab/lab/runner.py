@@ -95,8 +95,8 @@ class KernelRunner:
         return launch
 
     def bind_parts(self, arrays: Mapping[str, DeviceArray]) -> list[Callable[[], LaunchReport]]:
-        """What launches each of the steps and, as the last entry, the kernel alone, which then works
-        on what the steps wrote last."""
+        """What launches each step and, as the last entry, the kernel alone, which then works on
+        what the steps wrote last."""
         everything = {**arrays, **self._working_memory()}
         starts = [self._bind_one(function, step.plan, everything) for step, function in self.steps]
         if self.function is not None and self.plan is not None:

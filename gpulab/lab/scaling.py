@@ -1,8 +1,8 @@
-"""What scales along the sequence and a rotation are worth in fp8 attention: errors on outliers.
+"""What scales along the sequence and a rotation gain in fp8 attention, on inputs with outliers.
 
-The kernels are the same; only how Q, K and V were brought to fp8 differs. Errors are against
-float64 over the original inputs, so storage is part of them, and relative to each query's own
-result, so that a query beside an outlier counts as much as one that holds it.
+The kernels are the same; only the quantisation of Q, K and V to fp8 differs. Errors are taken
+against float64 over the original inputs, so that storage is part of them, and relative to each
+query's own result, so that a query next to an outlier counts as much as one that contains it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FAMILIES = ("normal", "outlier", "outlier_row")
 def scaling(
     device: Device, dims: Dims, seed: int, families: Sequence[str] = FAMILIES
 ) -> list[dict[str, Any]]:
-    """One record for each fp8 row, with and without rotation of Q and K, and family.
+    """One record for each fp8 row and family, with and without rotation of Q and K.
 
     Returns:
-        ``rms_relative``: rms over the queries of a query's rms error over its rms value; no record
-        where the device cannot run the rows.
+        Records with ``rms_relative``: the rms over all queries of (rms error of the query / rms of
+        its result). Rows that the device cannot run have no record.
     """
     rows = []
     for case in registry.cases("attention", kernel="fp8"):

@@ -1,4 +1,4 @@
-"""What the whole lab judges beside the product, at which sizes, and the short table of it."""
+"""What ``gpulab run`` judges besides matmul, at which sizes, and the short table of the results."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Section:
     """One operation at one size.
 
     Args:
-        op: name.
-        dims: of the operation.
-        formats: input formats, with commas; None: all.
+        op: name of the operation.
+        dims: its dims.
+        formats: input formats, separated by commas; None: all.
     """
 
     op: str
@@ -55,7 +55,7 @@ SMALL = {
         Section("attention", _attention(heads=4, kv_heads=2, seq_q=257, seq_k=333, head_dim=64)),
     ],
 }
-"""What ``gpulab run`` judges: rows with a tail, every lesson that so small a size can show."""
+"""What ``gpulab run`` judges: rows with a tail, and every lesson that shows at so small a size."""
 
 LARGE = {
     "emulated": [
@@ -70,11 +70,11 @@ LARGE = {
                                         head_dim=128, causal=1, mask_planes=0)),
     ],
 }  # fmt: skip
-"""What ``--full`` judges besides."""
+"""What ``--full`` judges in addition."""
 
 
 def sections(kind: str, full: bool) -> list[Section]:
-    """Those of a device kind."""
+    """The sections for a device kind (``cuda`` or ``emulated``)."""
     return SMALL[kind] + (LARGE[kind] if full else [])
 
 

@@ -8,21 +8,24 @@ from typing import Any
 from gpulab.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
 
 NUMERIC_REASONS = ("nonfinite", "interval", "rms", "exact-probe", "contract")
-"""What a lesson must fail by: its arithmetic, not a crash or an unwritten element, unless it
-declares that the mistake shows there (``Variant.shown_by``)."""
+"""Reasons for which a lesson must fail: its arithmetic, not a crash or an unwritten element, unless
+it declares that its mistake shows in another way (``Variant.shown_by``)."""
 
 
 def lesson_holds(record: dict[str, Any]) -> bool:
-    """The lesson failed, and only by what its mistake shows in."""
+    """Whether the lesson failed, and only for reasons that its mistake explains."""
     codes = {text.split(":")[0] for text in record.get("reasons", [])}
     allowed = {*NUMERIC_REASONS, *record.get("shown_by", ())}
     return record["verdict"] == "FAIL" and bool(codes) and codes <= allowed
 
 
 def exit_code(records: Sequence[dict[str, Any]]) -> int:
-    """0 when every row passes and every lesson fails; the error's code where a row does not build
-    (4), hangs (5) or faults (6); 1 on a wrong row or a lost lesson; 3 when evidence is lacking: an
-    inconclusive row, or nothing ran at all."""
+    """The exit code of a run.
+
+    The code of the error where a row does not build (4), hangs (5) or faults (6), the largest of
+    several; else 1 for a wrong row or a lost lesson; else 3 where evidence is lacking: an
+    inconclusive row, or no row that ran; else 0: every row passes and every lesson fails.
+    """
     ran = [r for r in records if r.get("verdict") is not None]
     errors = [int(r["error"]["exit_code"]) for r in ran if r.get("error")]
     if errors:
