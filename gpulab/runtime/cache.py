@@ -103,17 +103,22 @@ def _sha(content: bytes) -> str:
 
 
 def configured_folder() -> Path | None:
-    """Where entries are to be kept, by the environment; None for ``GPULAB_CACHE=off``."""
+    """Where entries are to be kept, by the environment; None for ``GPULAB_CACHE=off``.
+
+    A ``~`` that stands for nobody's home stays as it is written.
+    """
     if os.environ.get("GPULAB_CACHE", "").lower() in ("off", "0", "no"):
         return None
-    if named := os.environ.get("GPULAB_CACHE_DIR"):
-        return Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gpulab"
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    named = os.environ.get("GPULAB_CACHE_DIR") or f"{base}/gpulab"
+    found = os.path.expanduser(named)
+    return Path(found) if found.startswith("~") else Path(found).absolute()
 
 
 def writable(folder: Path) -> str | None:
     """None if entries can be written below ``folder`` (made if need be), else the reason."""
+    if str(folder).startswith("~"):
+        return "that home folder is not known"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -166,6 +166,23 @@ def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
     assert cache.configured_folder() is None
 
 
+@pytest.mark.parametrize("named", [None, "~nobody-of-that-name/kernels"])
+def test_without_a_home_it_is_said_and_done_without(monkeypatch, caplog, tmp_path, named):
+    """As in a container whose user has no entry and no HOME."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GPULAB_CACHE", "GPULAB_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cache.os.path, "expanduser", lambda path: path)
+    if named is not None:
+        monkeypatch.setenv("GPULAB_CACHE_DIR", named)
+    with caplog.at_level(logging.WARNING, "gpulab.cache"):
+        store = cache.default_store()
+    assert f"{named or '~/.cache/gpulab'}: that home folder is not known" in caplog.text
+    store.put("ab" + "4" * 62, {"f": b"1"}, {})
+    assert store.get("ab" + "4" * 62) is not None
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_off_leaves_nothing_behind(tmp_path):
     """In a process of its own: the temporary folder goes when the process ends."""
     code = (
