@@ -6,6 +6,7 @@ stderr then.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -31,7 +32,6 @@ from gpulab.runtime.select import open_device
 
 _LEAST_WIDTH = 150
 """Columns the ladder needs; a narrower terminal wraps lines, but nothing is cut off."""
-_ANY_WIDTH = 1000
 
 
 @dataclass
@@ -112,13 +112,10 @@ def check_memory(dims: Dims, needed_bytes: int) -> None:
         UsageError: says how much is needed and how much there is.
     """
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    available = int(line.split()[1]) * 1024
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
+        for line in lines:  # counts memory that caches give back, too
+            if line.startswith("MemAvailable:"):
+                available = int(line.split()[1]) * 1024
     if needed_bytes > available:
         shape = " ".join(f"{name}={value}" for name, value in dims.items())
         raise UsageError(
@@ -162,10 +159,7 @@ def run_cases(
 def print_counters(session: Session, records: Sequence[dict[str, Any]]) -> None:
     """The table of counted work, where ``--counters`` asked for it."""
     if session.counters:
-        table = render.counter_table(records)
-        needed = Console(width=_ANY_WIDTH).measure(table).maximum
-        wide = Console(width=max(needed, Console().width), quiet=session.quiet)
-        wide.print(table)
+        render.print_whole(session.console, render.counter_table(records))
         session.say()
 
 

@@ -13,6 +13,9 @@ Record = dict[str, Any]
 
 SPEEDS = {"tflops": "TFLOP/s", "gb_per_s": "GB/s"}
 """Fields of a record that tell a speed, and their unit; an operation names the one that fits it."""
+_VERDICT_WIDTH = 40
+"""Why a row did not run may take several lines."""
+_ANY_WIDTH = 1000
 
 
 def case_name(record: Record) -> str:
@@ -112,7 +115,7 @@ def ladder(records: Sequence[Record], title: str) -> Table:
     elif counted:
         for name in ("instructions", "sectors", "vs f32"):
             table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    table.add_column("verdict", max_width=_VERDICT_WIDTH)
     for together in refused_together(records):
         r, kernel = together[0], f"{together[0]['backend']}/{together[0]['kernel']}"
         if r.get("verdict") is None:
@@ -276,9 +279,17 @@ def counter_table(records: Sequence[Record]) -> Table:
     return table
 
 
+def print_whole(console: Console, table: Table) -> None:
+    """A table, no cell of it cut off: a console that is too narrow gets longer lines."""
+    needed = Console(width=_ANY_WIDTH).measure(table).maximum
+    if needed > console.width:
+        console = Console(file=console.file, quiet=console.quiet, width=needed)
+    console.print(table)
+
+
 def print_ladder(console: Console, records: Sequence[Record], title: str) -> None:
     """Table and footnotes."""
-    console.print(ladder(records, title))
+    print_whole(console, ladder(records, title))
     console.print()
     for line in footnotes(records):
         console.print(escape(line), highlight=False)

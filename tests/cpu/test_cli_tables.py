@@ -1,12 +1,15 @@
 """What tables of the command line must not lose: brackets, and commands in one piece."""
 
+import io
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from gpulab.cli import main
 from gpulab.cli.session import print_counters
+from gpulab.lab import render
 from gpulab.runtime import doctor
 from gpulab.runtime.doctor import Finding
 
@@ -49,10 +52,33 @@ def test_the_table_of_counters_is_as_wide_as_it_must_be(capsys, monkeypatch):
         "counters": {"async_copy_sectors": 7, "tensor_copy_sectors": 1200},
         "resources": used | {"occupancy_limited_by": ["warps", "registers", "shared memory"]},
     }  # fmt: skip
-    shown = SimpleNamespace(counters=True, quiet=False, say=lambda: None)
+    shown = SimpleNamespace(counters=True, console=Console(), say=lambda: None)
     print_counters(shown, [row])
     told = capsys.readouterr().out.splitlines()
     (line,) = [line for line in told if "wgmma-persistent" in line]
     assert line.startswith("e4m3, fp32 acc promoted -> bf16")
     assert line.rstrip().endswith("213120        12%  warps, registers, shared memory")
     assert " 1207 " in line  # copies of both kinds
+
+
+def test_the_ladder_keeps_every_cell_beside_a_long_reason():
+    """A row that does not run says why in as many lines as it takes; numbers stay whole."""
+    row = {
+        "backend": "raw", "kernel": "minus_1e9_half", "format": "fp16", "accumulator": "fp32",
+        "output": "fp16", "contract": "", "dims": {}, "verdict": None, "lesson": True,
+        "reason": "every query sees a key at these dims (try --mask, or --causal with more keys)",
+    }  # fmt: skip
+    good = row | {
+        "kernel": "a_kernel_of_a_long_name", "lesson": False, "verdict": "PASS", "reason": None,
+        "max_abs_err": 0.00159, "max_rel_err": 0.969, "contract_gate": {"fraction": 0.123456},
+        "arithmetic_gate": {"fraction": 0.347},
+        "counters": {"instructions": 23704, "load_sectors": 544},
+    }  # fmt: skip
+    told = io.StringIO()
+    render.print_whole(Console(file=told, width=60), render.ladder([good, row], "a title"))
+    lines = told.getvalue().splitlines()
+    (line,) = [line for line in lines if "a_kernel_of_a_long_name" in line]
+    assert {"0.00159", "0.969", "0.123", "0.347", "PASS"} <= set(line.split())
+    beside = lines[1].index("verdict")
+    assert " ".join(line[beside:].strip() for line in lines[3:]) == row["reason"]
+    assert max(map(len, lines)) < beside + len(row["reason"])
