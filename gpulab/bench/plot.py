@@ -99,7 +99,13 @@ def size_name(dims: Dims) -> str:
 
 
 def files(name: Path) -> tuple[Path, Path]:
-    """The PNG and the SVG of a name, whose own suffix of either kind is left out."""
+    """The PNG and the SVG of a name, whose own suffix of either kind is left out.
+
+    Raises:
+        UsageError: it is none, or the name of a folder.
+    """
+    if not name.name or name.is_dir():
+        raise UsageError(f"a plot needs a name, and {name} is a folder", fix=str(name / "NAME"))
     stem = name.with_suffix("") if name.suffix in SUFFIXES else name
     png, svg = (stem.with_name(stem.name + suffix) for suffix in SUFFIXES)
     return png, svg
@@ -126,12 +132,10 @@ def draw(records: Sequence[Record], name: Path) -> tuple[Path, Path]:
         The PNG and the SVG file.
 
     Raises:
-        UsageError: nothing to plot, no such folder, or matplotlib is not installed.
+        UsageError: nothing to plot, no name, or matplotlib is not installed.
     """
     require()
     points = lines(records)
-    if not name.parent.is_dir():
-        raise UsageError(f"folder {name.parent} does not exist")
     import matplotlib
     from matplotlib.figure import Figure
 

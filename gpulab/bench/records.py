@@ -11,15 +11,7 @@ from gpulab.errors import UsageError
 
 Record = dict[str, Any]
 
-
-def check_folder(option: str, path: Path | None) -> None:
-    """Refuse, before anything is measured, a file in a folder that is not there.
-
-    Raises:
-        UsageError: names the folder.
-    """
-    if path is not None and not path.parent.is_dir():
-        raise UsageError(f"{option}: folder {path.parent} does not exist")
+_FIX = "give a file that --save of a bench command wrote"
 
 
 def append(
@@ -43,9 +35,11 @@ def read(path: Path) -> list[Record]:
         UsageError: it cannot be read, or a line is no JSON object; names the line.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or 'no text'}") from None
+        raise UsageError(
+            f"{path}: {getattr(error, 'strerror', None) or 'no text'}", fix=_FIX
+        ) from None
     found = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -53,8 +47,8 @@ def read(path: Path) -> list[Record]:
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UsageError(f"{path}:{number}: no JSON: {error.msg}") from None
+            raise UsageError(f"{path}:{number}: no JSON: {error.msg}", fix=_FIX) from None
         if not isinstance(record, dict):
-            raise UsageError(f"{path}:{number}: not a JSON object")
+            raise UsageError(f"{path}:{number}: not a JSON object", fix=_FIX)
         found.append(record)
     return found

@@ -6,16 +6,21 @@ nothing heavy is imported here: a command is a module of this package, named in 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from io import TextIOWrapper
 from typing import Any
 
 import click
 
 import gpulab
-from gpulab.errors import GpulabError
+from gpulab.cli.options import Group
+from gpulab.errors import GpulabError, UsageError
 
 COMMANDS = {
     "run": ("gpulab.cli.run", "The whole lab: formats, every kernel, what the gates catch."),
@@ -46,7 +51,12 @@ COMMANDS = {
 """Command name -> (module, short help). The module's ``command`` is the click command."""
 
 
-class _Lab(click.Group):
+# As shells count: 128 and the signal.
+_INTERRUPTED = 128 + signal.SIGINT
+_NO_READER = 128 + signal.SIGPIPE
+
+
+class _Lab(Group):
     """Loads commands lazily and turns every GpulabError into one clear line and its exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -67,6 +77,9 @@ class _Lab(click.Group):
         argv = list(kwargs.get("args") or (args[0] if args else None) or sys.argv[1:])
         as_json = "--json" in argv
         kwargs["standalone_mode"] = False
+        for stream in (sys.stdout, sys.stderr):  # names of files may hold anything
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         try:
             result = super().main(*args, **kwargs)
         except GpulabError as error:
@@ -94,12 +107,43 @@ class _Lab(click.Group):
             sys.exit(2)
         except (click.Abort, KeyboardInterrupt):
             click.echo("interrupted", err=True)
-            sys.exit(130)
-        except BrokenPipeError:
-            # The reader went away (``gpulab list | head``): not an error of ours.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
+            sys.exit(_INTERRUPTED)
+        except SystemExit as end:  # rich has a code of its own for it
+            if isinstance(end.__context__, BrokenPipeError):
+                sys.exit(_NO_READER)
+            raise
         sys.exit(result if isinstance(result, int) else 0)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """See ``click.Group``: prints the help."""
+        with _system_errors():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See ``click.Group``: runs a command."""
+        with _system_errors():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _system_errors() -> Iterator[None]:
+    """What the system does not let a command read or write is a clear line too.
+
+    Raises:
+        UsageError: a file or stdout that fails, such as on a full disk.
+        click.exceptions.Exit: the reader went away (``gpulab list | head``).
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        _give_up_stdout()
+        raise click.exceptions.Exit(_NO_READER) from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot read or write {error.filename or 'what is printed'}: "
+            f"{error.strerror or error}",
+            fix="see that the disk has space and that the file may be used",
+        ) from None
 
 
 def _help_hint(error: click.ClickException) -> str | None:
@@ -108,10 +152,21 @@ def _help_hint(error: click.ClickException) -> str | None:
     return None
 
 
+def _give_up_stdout() -> None:
+    """What it still holds is dropped, so that Python does not fail on it at its end."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _say(error: dict[str, Any], as_json: bool, usage: str = "") -> None:
-    if as_json:
-        click.echo(json.dumps({"schema": 1, "error": error}))
-        return
+    try:
+        if as_json:
+            click.echo(json.dumps({"schema": 1, "error": error}))
+            return
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        _give_up_stdout()
     if usage:
         click.echo(usage, err=True)
     click.echo(f"error: {error['message']}", err=True)

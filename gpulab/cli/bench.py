@@ -9,8 +9,11 @@ from pathlib import Path
 import click
 
 from gpulab.cli import bench_ceilings, bench_ops, bench_plot
+from gpulab.cli.bench_plot import check_plot
 from gpulab.cli.options import (
+    Group,
     case_options,
+    check_output,
     check_runs,
     check_seed,
     output_options,
@@ -19,7 +22,11 @@ from gpulab.cli.options import (
 from gpulab.errors import UsageError
 
 
-@click.group("bench", short_help="Time kernels on a card, against a library, a copy or a ceiling.")
+@click.group(
+    "bench",
+    cls=Group,
+    short_help="Time kernels on a card, against a library, a copy or a ceiling.",
+)
 def command() -> None:
     """Time kernels in turns with what they are held against, in one run, with their errors."""
 
@@ -81,7 +88,7 @@ def matmul(
     """Matmul at several sizes; every timed output is verified."""
     from gpulab.bench import ladder as rungs
     from gpulab.bench import plot, roofline
-    from gpulab.bench.records import append, check_folder
+    from gpulab.bench.records import append
     from gpulab.cli.session import evaluate_cases, open_session
     from gpulab.lab import render, verdict
     from gpulab.lab.environment import environment
@@ -90,10 +97,10 @@ def matmul(
     check_runs(runs, warmup)
     wanted = parse_sizes(sizes, "mnk", "1024,8192x8192x1024")
     drawn = _families(families)
-    check_folder("--save", save)
-    check_folder("--plot", picture)
+    check_output("--save", save)
     if picture is not None:
         plot.require()
+        check_plot("--plot", picture)
     if ladder and (kernel, backend, format_) != (None, None, None):
         raise UsageError("--ladder names its rows itself", fix="leave --kernel and the like out")
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
@@ -128,7 +135,7 @@ def matmul(
     return code
 
 
-@command.command("tune")
+@command.command("tune", short_help="Measure what the tiles of the wgmma kernel cost.")
 @click.option("--runs", type=int, default=7, show_default=True, help="Timed runs of each size.")
 @click.option(
     "--save",
@@ -138,7 +145,6 @@ def matmul(
 @output_options
 def tune(runs: int, save: Path | None, seed: int, as_json: bool, quiet: bool) -> int:
     """Measure what each tile of the wgmma kernel costs: the table by which tiles are chosen."""
-    from gpulab.bench.records import check_folder
     from gpulab.bench.tune import tune as measure
     from gpulab.cli.session import open_session
     from gpulab.kernels.matmul import wgmma
@@ -147,11 +153,13 @@ def tune(runs: int, save: Path | None, seed: int, as_json: bool, quiet: bool) ->
 
     if not 1 <= runs <= 1000:
         raise UsageError(f"--runs {runs} is outside 1 .. 1000", fix="leave it out for the default")
-    check_folder("--save", save)
+    check_output("--save", save)
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
     device = session.device
     if device.capability != wgmma.HOPPER or device.multiprocessors is None:
-        raise UsageError(f"{device.name} runs no wgmma: there is nothing to tune")
+        raise UsageError(
+            f"{device.name} runs no wgmma: there is nothing to tune", fix="tune on an sm_90 card"
+        )
     table = measure(device, clock_of(device), device.multiprocessors, runs=runs)
     for kind, rows in table.items():
         for row in rows:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from gpulab.cli.options import check_output
 from gpulab.errors import UsageError
 
 
@@ -29,7 +30,7 @@ def command(runs: int, save: Path | None, as_json: bool, quiet: bool) -> int:
 
     if not 1 <= runs <= 1000:
         raise UsageError(f"--runs {runs} is outside 1 .. 1000", fix="leave it out for the default")
-    records.check_folder("--save", save)
+    check_output("--save", save)
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
     device = session.device
     with session.progress() as bar:

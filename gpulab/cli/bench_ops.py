@@ -12,6 +12,7 @@ import click
 from gpulab.cli.options import (
     case_options,
     check_dim,
+    check_output,
     check_runs,
     check_seed,
     output_options,
@@ -66,7 +67,7 @@ def bench(
     """
     from gpulab import ops, registry
     from gpulab.bench import bandwidth, roofline
-    from gpulab.bench.records import append, check_folder
+    from gpulab.bench.records import append
     from gpulab.cli.session import evaluate_cases, open_session
     from gpulab.lab import render, verdict
     from gpulab.lab.compiling import Ahead
@@ -75,7 +76,7 @@ def bench(
 
     check_seed(seed)
     check_runs(runs, warmup)
-    check_folder("--save", save)
+    check_output("--save", save)
     for dims in shapes:
         ops.get(op).check_dims(dims)
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)

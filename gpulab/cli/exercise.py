@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gpulab.cli.options import Group, check_output, check_seed
 from gpulab.errors import EXIT_INCONCLUSIVE, EXIT_PASS, UsageError
 
 if TYPE_CHECKING:
     from gpulab.exercises.base import Exercise
 
 
-@click.group("exercise", short_help="Kernels to write: list, show, start.")
+@click.group("exercise", cls=Group, short_help="Kernels to write: list, show, start.")
 def command() -> None:
     """Exercises: kernels to write, judged by 'gpulab check'."""
 
@@ -52,14 +53,16 @@ def list_(as_json: bool) -> int:
 def show(name: str, hints: int, certificate: bool, seed: int, as_json: bool) -> int:
     """Show an exercise: what to do, the signature, hints one at a time."""
     from gpulab import exercises
-    from gpulab.cli.options import check_seed
 
     exercise = exercises.get(name)
     check_seed(seed)
     if certificate:
         return _certificate(exercise, seed, as_json)
     if not 0 <= hints <= len(exercise.hints):
-        raise UsageError(f"--hints {hints}: {name} has 0 .. {len(exercise.hints)}")
+        most = len(exercise.hints)
+        raise UsageError(
+            f"--hints {hints}: {name} has 0 .. {most}", fix=f"--hints {most} shows them all"
+        )
     if as_json:
         click.echo(
             json.dumps(
@@ -129,14 +132,14 @@ def start(name: str, language: str, output: Path | None) -> int:
     exercise, chosen = exercises.get(name), language_of(language)
     path = output or Path(f"{name.replace('-', '_')}.{chosen}")
     if path.suffix != f".{chosen}":
-        raise UsageError(f"{path} must end in .{chosen}")
-    text = exercise.file("starter", chosen).read_text()
+        meant = "--language numba" if path.suffix == ".py" else f"--output {path.stem}.{chosen}"
+        raise UsageError(f"{path}: a starter in {language} ends in .{chosen}", fix=meant)
+    text = exercise.file("starter", chosen).read_text(encoding="utf-8")
+    check_output("--output", path)
     try:
-        with path.open("x") as file:
+        with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{path} is already there", fix="--output another.cu") from None
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise UsageError(f"{path} is already there", fix=f"--output another.{chosen}") from None
     click.echo(f"wrote {path}; judge it with: gpulab check {path}")
     return EXIT_PASS

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +16,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_DIM = (1 << 31) - 1
 """Kernels take dims as int32; what the operation and the memory allow is asked after that."""
+
+
+class Group(click.Group):
+    """Commands by name; to a misspelt one the error says what was meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See ``click.Group``.
+
+        Raises:
+            UsageError: no such command.
+        """
+        names = self.list_commands(ctx)
+        if args[0] in names or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
+        close = difflib.get_close_matches(args[0], names, n=1)
+        meant = f"did you mean '{close[0]}'? " if close else ""
+        raise UsageError(
+            f"No such command {args[0]!r}.", fix=f"{meant}see '{ctx.command_path} --help'"
+        )
 
 
 def device_options(command: F) -> F:
@@ -80,6 +104,26 @@ def check_seed(seed: int) -> int:
     if not 0 <= seed < 1 << 32:
         raise UsageError(f"--seed {seed} is outside 0 .. 4294967295", fix="for example --seed 1")
     return seed
+
+
+def check_output(option: str, path: Path | None) -> None:
+    """Refuse, before anything is computed, a file that cannot be written in the end.
+
+    Raises:
+        UsageError: no name, a folder, in a folder that is not there, or not writable.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{option}: {path} is a folder", fix=f"{option} {path / 'FILE'}")
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"{option}: folder {path.parent} does not exist", fix=f"mkdir -p '{path.parent}'"
+        )
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(
+            f"{option}: {path} cannot be written", fix="name a file in a folder of yours"
+        )
 
 
 def check_dim(name: str, value: int) -> int:

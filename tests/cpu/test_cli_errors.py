@@ -39,15 +39,25 @@ BAD = [
     (["matmul", "--frobnicate"], 2, "No such option"),
     (["frobnicate"], 2, "No such command"),
     (["list", "--op", "conv"], 2, "no operation 'conv'"),
+    (["exercise", "show", "softmax", "--hints", "99"], 2, "--hints 99: softmax has 0 .. 5"),
+]
+BAD_WITHOUT_JSON = [
+    (["exercise", "start", "softmax", "--output", "no/such/a.cu"], 2, "folder no/such does not"),
+    (["exercise", "start", "softmax", "--output", "a.py"], 2, "a.py: a starter in cu ends in .cu"),
+    (["bench", "plot", "nowhere.jsonl", "--out", "a"], 2, "nowhere.jsonl: No such file"),
+    (["bench", "plot", __file__, "--out", "a"], 2, "test_cli_errors.py:1: no JSON"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "text"), BAD, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"), BAD + BAD_WITHOUT_JSON, ids=lambda v: str(v)[:40]
+)
 def test_bad_input(arguments, code, text):
     done = gpulab(*arguments)
     assert done.exit_code == code, done.output  # an exception that escapes is code 1
     assert text in done.stderr
     assert sum(line.startswith("error: ") for line in done.stderr.splitlines()) == 1
+    assert "  fix: " in done.stderr
     assert done.stdout == "" or done.stdout.startswith("device: ")  # and no table, no verdict
     assert len(done.stdout.splitlines()) <= 1
 
@@ -72,6 +82,44 @@ def test_a_process_of_its_own_ends_with_the_line_and_the_code():
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (code, "")
         assert done.stderr.startswith(f"error: {text}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["matmull"], "did you mean 'matmul'? see 'gpulab --help'"),
+        (["bench", "plott"], "did you mean 'plot'? see 'gpulab bench --help'"),
+        (["exercise", "strat", "softmax"], "did you mean 'start'? see 'gpulab exercise --help'"),
+        (["frobnicate"], "see 'gpulab --help'"),
+    ],
+)
+def test_a_misspelt_command_is_told_the_nearest(arguments, meant):
+    done = CliRunner().invoke(main, arguments, prog_name="gpulab")
+    assert done.exit_code == 2
+    assert done.stderr.endswith(f"  fix: {meant}\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"], ["bench", "-h"]])
+def test_a_reader_that_goes_away_is_no_verdict(arguments):
+    """128 + SIGPIPE: neither 0, all passed, nor 1, a gate failed."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpulab", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["list", "--json"]])
+def test_a_full_disk_is_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpulab", *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot read or write what is printed: No space left")
+    assert len(done.stderr.splitlines()) == 2
 
 
 def test_help_names_every_command():
