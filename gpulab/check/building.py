@@ -7,6 +7,7 @@ from typing import Any
 
 from gpulab.check import ptx
 from gpulab.check.client import Client
+from gpulab.check.evidence import printable
 from gpulab.check.runner import Code
 from gpulab.check.submission import Submission
 from gpulab.check.worker import params_to
@@ -61,9 +62,9 @@ def build(
             )
         except BuildError as error:
             raise BuildError(error.message, fix=error.fix or ONE_BY_ONE, **error.details) from None
-        ptx.check_heap(made["ptx"], submission.path.name)
+        ptx.check_heap(made["ptx"], printable(submission.path.name))
         return Code(made["ptx"], made["entry"], "numba", submission.launch), held
-    name = submission.path.name
+    name = printable(submission.path.name)
     try:
         answer, _ = client.ask(
             {
@@ -87,7 +88,7 @@ def build(
 def _explained(error: BuildError, submission: Submission, exercise: Exercise) -> BuildError:
     """A compiler's refusal with the submission's own lines and what to do."""
     log = str(error.details.get("log", error.message))
-    name = submission.path.name
+    name = printable(submission.path.name)
     shown = "\n".join(line for line in log.splitlines() if line.strip() and not _NOISE.search(line))
     shown = "\n".join(shown.splitlines()[:LOG_LINES])
     facts = {k: v for k, v in error.details.items() if k != "log"} | {"log": shown, "file": name}

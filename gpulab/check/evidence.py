@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from gpulab.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, FaultError
 from gpulab.numerics.verdict import Verdict
+
+
+def printable(name: str | PurePath) -> str:
+    """A file's name as text of one line: what is no UTF-8 or not printable is escaped."""
+    text = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 STAGES = (
     "parse", "compile", "structure", "exact probes", "arithmetic", "contract", "non-finite",
@@ -120,7 +129,7 @@ class Result:
         return {
             "schema": 1,
             "kind": "check",
-            "file": self.file,
+            "file": printable(self.file),
             "verdict": self.verdict,
             "exit_code": self.exit_code,
             "reason": self.reason or None,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulab.check import cards, confine
-from gpulab.check.evidence import Diagnosis, Result
+from gpulab.check.evidence import Diagnosis, Result, printable
 from gpulab.check.session import Options
 from gpulab.errors import DeviceMissingError, GpulabError, UsageError
 from gpulab.numerics.cache import Cache
@@ -29,6 +29,9 @@ from gpulab.numerics.cache import Cache
 Record = dict[str, Any]
 Progress = Callable[[str], object]
 _STATE: dict[str, Cache] = {}
+_FIRST = "how"
+_BEGINNING = f'{{"{_FIRST}": '.encode()
+"""Of every line of a journal."""
 
 
 def _silent(_: str) -> None:
@@ -45,7 +48,8 @@ def collect(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if path.is_dir():
             inside = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in (".cu", ".py")]
-            found += [p for p in inside if p.is_file() and not _hidden(p, path)]
+            there = (p for p in inside if p.is_file() or not p.exists())  # or a link to nothing
+            found += [p for p in there if not _hidden(p, path)]
         elif path.exists():
             found.append(path)
         else:
@@ -77,7 +81,12 @@ class Journal:
         self.how = json.dumps(facts, sort_keys=True, default=str)
 
     def read(self) -> tuple[dict[tuple[str, str], Record], int | None]:
-        """Results by (file, digest of its content), and the seed they were made with."""
+        """Results by (file, digest of its content), and the seed they were made with.
+
+        Raises:
+            UsageError: the file holds something else.
+        """
+        self._refuse_others()
         found: dict[tuple[str, str], Record] = {}
         seed = None
         if not self.path.exists():
@@ -85,7 +94,7 @@ class Journal:
         for line in self.path.read_text(errors="replace").splitlines():
             try:
                 entry = json.loads(line)
-                record, how = entry["record"], entry["how"]
+                record, how = entry["record"], entry[_FIRST]
                 key = (str(record["file"]), str(entry["digest"]))
             except (ValueError, KeyError, TypeError):
                 continue  # cut off by the end of the run that wrote it
@@ -95,8 +104,24 @@ class Journal:
         return found, seed
 
     def start(self) -> None:
-        """Begin anew."""
-        self.path.write_text("")
+        """Begin anew.
+
+        Raises:
+            UsageError: the file holds something else: it stays.
+        """
+        self._refuse_others()
+        self.path.write_bytes(b"")
+
+    def _refuse_others(self) -> None:
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            begins = file.read(len(_BEGINNING))
+        if begins and begins != _BEGINNING:
+            raise UsageError(
+                f"--results: {self.path} holds something else than results",
+                fix="name a new file: it would be written over",
+            )
 
     def add(self, record: Record, digest: str) -> None:
         """Append a result; it is on disk when this returns."""
@@ -106,7 +131,7 @@ class Journal:
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":  # the last line was cut off
                     file.write(b"\n")
-            line = json.dumps({"how": self.how, "digest": digest, "record": record})
+            line = json.dumps({_FIRST: self.how, "digest": digest, "record": record})
             file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -192,7 +217,7 @@ def check_many(
     options = replace(options, seed=secrets.randbits(32) if seed is None else seed)
     waiting = []
     for path in paths:
-        key = (str(path), content_digest(path))
+        key = (printable(path), content_digest(path))
         if key in done:
             yield done[key]
         else:

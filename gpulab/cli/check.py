@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpulab.cli.options import check_output, check_seed
 from gpulab.errors import EXIT_PASS, UsageError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def command(
     from rich.markup import escape
 
     from gpulab.check import folder, page, reports
+    from gpulab.check.evidence import printable
 
     if not 0 < seconds <= 3600 or not math.isfinite(seconds):
         raise UsageError(
@@ -87,15 +89,22 @@ def command(
     if jobs is not None and not 1 <= jobs <= 256:
         raise UsageError(f"--jobs {jobs}: 1 .. 256", fix="leave it out for one a processor")
     if seed is not None:
-        from gpulab.cli.options import check_seed
-
         check_seed(seed)
+    outputs = (
+        ("--junit", junit, reports.junit),
+        ("--markdown", markdown, reports.markdown),
+        ("--sarif", sarif, reports.sarif),
+    )
+    for option, output, _ in outputs:
+        check_output(option, output)
     found = folder.collect(paths)
     options = _options(
         device, capability, seed, seconds, memory_gb, trust_python, replay, timed=not no_time
     )
     many = len(found) > 1 or any(p.is_dir() for p in paths)
-    journal = folder.Journal(results or Path(JOURNAL), options) if many or results else None
+    kept = results or (Path(JOURNAL) if many else None)
+    check_output("--results", kept)
+    journal = folder.Journal(kept, options) if kept else None
     if resume and journal is None:
         raise UsageError("--resume is for a folder", fix="name a folder, or give --results FILE")
     workers = jobs or _judges(options)
@@ -116,17 +125,13 @@ def command(
                 click.echo(place, err=True)
     if not many and not as_json:
         page.print_page(console, records[0])
-    order = {str(path): i for i, path in enumerate(found)}
+    order = {printable(path): i for i, path in enumerate(found)}
     records.sort(key=lambda r: order.get(str(r["file"]), 0))
     if many and not as_json:
         console.print(page.table(records))
-    for path, make in (
-        (junit, reports.junit),
-        (markdown, reports.markdown),
-        (sarif, reports.sarif),
-    ):
-        if path is not None:
-            _write(path, make(records))
+    for _, output, make in outputs:
+        if output is not None:
+            output.write_text(make(records), encoding="utf-8", errors="backslashreplace")
     if not as_json and (many or quiet):
         click.echo(page.summary(records))
     return max((int(r["exit_code"]) for r in records), default=EXIT_PASS)
@@ -140,13 +145,6 @@ def _judges(options: Options) -> int:
     if options.device != "cuda":
         return processors
     return min(processors, JUDGES_PER_CARD * max(1, len(cards.usable())))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _options(
