@@ -173,6 +173,24 @@ def model(instruction: str, capability: Capability) -> DotModel:
     )
 
 
+def is_modelled(instruction: str, capability: Capability) -> bool:
+    """Whether ``model`` knows the instruction on the capability."""
+    try:
+        model(instruction, capability)
+    except UsageError:
+        return False
+    return True
+
+
+def depth(instruction: str) -> int:
+    """K of an instruction: 16 for ``mma.sync.m16n8k16.f32.f16.f16.f32``.
+
+    Raises:
+        UsageError: not a name of a matrix instruction.
+    """
+    return parse(instruction).k
+
+
 def available(capability: Capability) -> tuple[str, ...]:
     """Short descriptions of what is modelled for a capability."""
     found: dict[str, None] = {}

@@ -23,7 +23,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,19 +215,25 @@ DEFAULT = ("normal", "uniform", "lognormal", "periodic")
 """The families a verdict rests on unless told otherwise."""
 
 
-def get_family(name: str | Family) -> Family:
-    """The family of a name.
+F = TypeVar("F")
+
+
+def find_family(name: str, families: Mapping[str, F]) -> F:
+    """The family of a name among those of an operation.
 
     Raises:
         UsageError: unknown; lists the known ones.
     """
-    if isinstance(name, Family):
-        return name
-    if name not in FAMILIES:
+    if name not in families:
         raise UsageError(
-            f"unknown input family {name!r}", fix=f"choose one of: {', '.join(FAMILIES)}"
+            f"unknown input family {name!r}", fix=f"choose one of: {', '.join(families)}"
         )
-    return FAMILIES[name]
+    return families[name]
+
+
+def get_family(name: str | Family) -> Family:
+    """The family of a name; see ``find_family``."""
+    return name if isinstance(name, Family) else find_family(name, FAMILIES)
 
 
 def families_for(fmt: str) -> tuple[str, ...]:
@@ -295,18 +301,3 @@ def rounding_share(
 
     different: int = sum(spread(changed, flat.size, flat.size, _COMPARED))
     return different / max(1, flat.size)
-
-
-def require_rounding(fmt: str, name: str, original: NDArray[np.float32]) -> None:
-    """Refuse inputs that a format represents exactly.
-
-    Raises:
-        UsageError: fewer than ``MIN_ROUNDING_SHARE`` of the elements are changed by storage.
-    """
-    share = rounding_share(fmt, original)
-    if not share >= MIN_ROUNDING_SHARE:
-        raise UsageError(
-            f"{name}: storing in {fmt} changes only {share:.1%} of the elements; values that the "
-            "format represents exactly are no evidence for a claim about rounding",
-            fix="use inputs with full significands, for example the family normal",
-        )

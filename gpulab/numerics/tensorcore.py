@@ -27,7 +27,7 @@ from gpulab.errors import UsageError
 from gpulab.formats import FORMATS
 from gpulab.numerics._blockscale import scaled_block
 from gpulab.numerics._fdpa import F32_NAN, PASS, Rule, Workspace, dot_add
-from gpulab.numerics._forms import DotModel, available, model
+from gpulab.numerics._forms import DotModel, available, depth, is_modelled, model
 from gpulab.numerics._integer import integer
 from gpulab.numerics._operands import Operand, as_codes, decode_operand, operand_format
 from gpulab.numerics._parameters import CAPABILITIES, Capability
@@ -37,7 +37,9 @@ __all__ = [
     "CAPABILITIES",
     "DotModel",
     "available",
+    "depth",
     "evaluate",
+    "is_modelled",
     "mma",
     "mma_batch",
     "mma_block_scaled",

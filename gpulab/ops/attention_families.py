@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gpulab.errors import UsageError
 from gpulab.formats import Format, get, threads
+from gpulab.numerics.inputs import find_family
 
 Drawn = NDArray[np.float32 | np.float64]
 Shape = tuple[int, ...]
@@ -198,18 +199,8 @@ QUICK = ("normal", "ascending", "high", "low")
 
 
 def get_family(name: str | AttentionFamily) -> AttentionFamily:
-    """The family of a name.
-
-    Raises:
-        UsageError: unknown; lists the known ones.
-    """
-    if isinstance(name, AttentionFamily):
-        return name
-    if name not in FAMILIES:
-        raise UsageError(
-            f"unknown input family {name!r}", fix=f"choose one of: {', '.join(FAMILIES)}"
-        )
-    return FAMILIES[name]
+    """The family of a name; see ``find_family``."""
+    return name if isinstance(name, AttentionFamily) else find_family(name, FAMILIES)
 
 
 def families_for(fmt: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpulab.errors import UsageError
 from gpulab.formats import Format, get
 from gpulab.numerics.errors import ulp
+from gpulab.numerics.inputs import find_family
 from gpulab.ops.rows_contract import Sums
 
 Floats = NDArray[np.float64]
@@ -160,18 +161,8 @@ FAMILIES: Mapping[str, RowFamily] = {family.name: family for family in _ALL}
 
 
 def get_family(name: str | RowFamily) -> RowFamily:
-    """The family of a name.
-
-    Raises:
-        UsageError: unknown; lists the known ones.
-    """
-    if isinstance(name, RowFamily):
-        return name
-    if name not in FAMILIES:
-        raise UsageError(
-            f"unknown input family {name!r}", fix=f"choose one of: {', '.join(FAMILIES)}"
-        )
-    return FAMILIES[name]
+    """The family of a name; see ``find_family``."""
+    return name if isinstance(name, RowFamily) else find_family(name, FAMILIES)
 
 
 def families_for(fmt: str) -> tuple[str, ...]:

@@ -30,7 +30,6 @@ from gpulab.emulator.ops.tensor import WHOLE_WARP, whole_warps
 from gpulab.emulator.ops.warp import tell
 from gpulab.emulator.ptx.nodes import Imm, Instr
 from gpulab.emulator.values import U8, U16, U32, Array, Mask
-from gpulab.errors import UsageError
 from gpulab.numerics import tensorcore
 from gpulab.numerics.contract import Capability
 
@@ -238,11 +237,8 @@ def _products(instr: Instr, kinds: tuple[str, str, str, str], capability: Capabi
     d, a, b, c = kinds
     for depth in _DEPTHS.get(a, ()):
         name = f"mma.sync.m16n8k{depth}.{d}.{a}.{b}.{c}"
-        try:
-            tensorcore.model(name, capability)
-        except UsageError:
-            continue
-        return name, depth
+        if tensorcore.is_modelled(name, capability):
+            return name, depth
     return stop(instr, "types")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from gpulab.formats import get
 from gpulab.kernels.attention.problem import blocks, limits, params
+from gpulab.numerics import tensorcore
 from gpulab.registry import (
     Capability,
     Dims,
@@ -147,13 +147,11 @@ def has_extra(dims: Dims) -> bool:
 
 def build(variant: Variant, capability: Capability, dims: Dims) -> RawBuild:
     """The instantiation for a head dim, with or without bias and mask."""
-    depth = re.search(r"m\d+n\d+k(\d+)", variant.instruction(capability) or "")
-    if depth is None:
-        raise ValueError(f"{variant} has no instruction on {capability}")
+    depth = tensorcore.depth(variant.instruction(capability) or "")
     head_dim = dims["head_dim"]
     extra = str(has_extra(dims)).lower()
     operand, shape = get(variant.format).ptx, tile(capability, head_dim, has_extra(dims)).cpp
-    entry = f"attention_mma<ptx::{operand}, {depth[1]}, {shape}, {head_dim}, {extra}>"
+    entry = f"attention_mma<ptx::{operand}, {depth}, {shape}, {head_dim}, {extra}>"
     return RawBuild("attention/mma.cu", entry)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from gpulab.formats import get, storage_dtype
 from gpulab.kernels.matmul.simt import HALF_LESSON, params
+from gpulab.numerics import tensorcore
 from gpulab.registry import (
     Capability,
     Dims,
@@ -171,12 +171,9 @@ def aligned(variant: Variant, dims: Dims) -> bool:
 
 
 def _atom(variant: Variant, capability: Capability) -> str:
-    instruction = variant.instruction(capability)
-    depth = re.search(r"m\d+n\d+k(\d+)", instruction or "")
-    if depth is None:
-        raise ValueError(f"{variant} has no instruction on {capability}")
+    depth = tensorcore.depth(variant.instruction(capability) or "")
     operand = get(variant.format).ptx
-    return f"ptx::Atom<ptx::{operand}, {_ACCUMULATORS[variant.accumulator]}, {depth[1]}>"
+    return f"ptx::Atom<ptx::{operand}, {_ACCUMULATORS[variant.accumulator]}, {depth}>"
 
 
 def build(variant: Variant, capability: Capability, dims: Dims) -> RawBuild:
