@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
 from rich.markup import escape
 
 from gpulab.cli.options import check_seed, device_options, output_options
+from gpulab.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
 
 LADDER = {"cuda": 2048, "emulated": 96}
 """Side of the square matmul that ``run`` judges."""
@@ -18,6 +20,15 @@ GROWTH = {
     "emulated": ((32, 64), (32, 256), (32, 1024)),
 }
 """(m = n, k) at which the error of the two fp16 accumulators is compared."""
+
+
+def concluded(code: int, sentence: str, failed: Sequence[str]) -> tuple[int, str]:
+    """Exit code and summary of the rows, and of what ``failed`` beside them: which outweighs
+    missing evidence, as a wrong row does."""
+    if not failed:
+        return code, sentence
+    code = EXIT_FAIL if code in (EXIT_PASS, EXIT_INCONCLUSIVE) else code
+    return code, f"FAIL: {'; '.join(failed)}; {sentence}"
 
 
 @click.command("run", short_help="The whole lab: formats, every kernel, what the gates catch.")
@@ -120,9 +131,7 @@ def command(
     failed = [f"tensor cores not as modelled for {', '.join(wrong)}"] if wrong else []
     failed += growth.lost(grown)
     failed += [f"no gate catches {name}" for name in lessons.lost(taught)]
-    code, sentence = verdict.exit_code(records), verdict.summary(records)
-    if failed:
-        code, sentence = code or 1, f"FAIL: {'; '.join(failed)}; {sentence}"
+    code, sentence = concluded(verdict.exit_code(records), verdict.summary(records), failed)
     if as_json:
         click.echo(json.dumps({"schema": 1, "summary": sentence, "exit_code": code}))
     else:

@@ -106,6 +106,15 @@ def test_without_the_backlog_the_host_would_be_in_it(monkeypatch):
     assert "host time is included" in measured.note
 
 
+def test_a_flush_puts_the_host_ahead_by_what_it_takes_longer_than_to_queue():
+    class Slow(SimulatedCard):
+        def flush(self):
+            self.work("flush", self.flush_ms, queue_ms=0.03)
+
+    assert timing._lead_of_a_flush(Slow(flush_ms=0.05)) == pytest.approx(0.02, abs=0.002)
+    assert timing._lead_of_a_flush(Slow(flush_ms=0.02)) == 1e-4, "never ahead: the least there is"
+
+
 def test_a_window_the_host_fell_behind_in_is_measured_again():
     """The host stalls once while it queues: that run's time would be its own, not the kernel's."""
     card = SimulatedCard(queue_ms=0.01, flush_ms=0.05)

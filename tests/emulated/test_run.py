@@ -130,6 +130,12 @@ def test_a_lesson_that_is_right_and_an_error_that_does_not_grow_fail_the_run(mon
     assert "ms" not in done.stdout.split()  # an emulated device has no time
 
 
+@pytest.mark.parametrize(("rows", "whole"), [(0, 1), (1, 1), (3, 1), (4, 4), (5, 5), (6, 6)])
+def test_what_fails_beside_the_rows_outweighs_missing_evidence(rows, whole):
+    assert run.concluded(rows, "said", []) == (rows, "said")
+    assert run.concluded(rows, "said", ["a", "b"]) == (whole, "FAIL: a; b; said")
+
+
 def test_every_lesson_shows_in_the_sections_but_the_one_beyond_32_bits():
     for kind in ("emulated", "cuda"):
         hidden = {
