@@ -1,8 +1,9 @@
-"""From a build request to code: the one road that both devices take.
+"""From a build request to code, in the same way for both devices.
 
-``prepare`` compiles a request for a target and finds out what it uses. The emulated device runs
-the PTX; the card runs the cubin, which for its own target is the one NVRTC's ptxas made of that
-PTX, and for Numba's PTX, foreign PTX or a lower target one that nvJitLink makes.
+``prepare`` compiles a request for a target and reads off what the code uses. The emulated device
+runs the PTX. The card runs a cubin: where CUDA C++ was compiled for the card's own target, the one
+that NVRTC's ptxas made of that PTX; for Numba's PTX, PTX from elsewhere or a lower target, one that
+nvJitLink makes.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ class Code:
     """A request compiled for one target.
 
     Args:
-        label: the name people know the kernel by.
+        label: the kernel's name in messages.
         entry: its symbol in PTX and cubin.
-        target: ``sm_89``, what the PTX is for.
-        ptx: the text.
+        target: the target of the PTX: ``sm_89``.
+        ptx: the PTX text.
         abi: how arrays are passed.
-        contract: ptxas may fuse.
-        cubin_path: the cubin for ``target``, where NVRTC made one.
-        numba: the Numba kernel, where it is one.
-        resources: what it uses when assembled for ``target``; None if nothing here assembles.
+        contract: whether ptxas may contract multiplications and additions.
+        cubin_path: the cubin for ``target``, if NVRTC made one; else None.
+        numba: the Numba kernel, if it is one; else None.
+        resources: what it uses when assembled for ``target``; None if nothing here assembles it.
     """
 
     label: str

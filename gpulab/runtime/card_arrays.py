@@ -1,4 +1,4 @@
-"""Arrays of CuPy's as kernels take them, and compared where they are."""
+"""CuPy arrays: passed to kernels, and compared on the card."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from gpulab.runtime.device import DeviceArray
 
 
 def address(array: DeviceArray) -> int:
-    """Where it begins on the card."""
+    """Device address of the first element."""
     return int(array.handle.data.ptr)
 
 
 def by_value(part: bytes) -> Any:
-    """What CuPy passes as these very bytes: an unsigned scalar, or an array of one structure."""
+    """An object that CuPy passes by value as exactly these bytes."""
     if len(part) == tensor_map.BYTES:
         return np.frombuffer(part, f"V{len(part)}").copy()
     return np.frombuffer(part, f"u{len(part)}")[0]
 
 
 def flat(array: DeviceArray) -> DeviceArray:
-    """All elements in a row, in the same memory."""
+    """A one-dimensional view of all elements."""
     count = int(np.prod(array.shape, dtype=np.int64))
     return DeviceArray((count,), array.dtype, array.handle.reshape(-1), array.name)
 
 
 def same(one: DeviceArray, other: DeviceArray) -> bool:
-    """Whether both hold the same bits: in words as wide as bytes and addresses allow."""
+    """Whether both hold the same bits; compared in the widest words that sizes and addresses
+    allow."""
     places = one.nbytes | address(one) | address(other)
     width = next(w for w in (8, 4, 2, 1) if places % w == 0)
     mine, theirs = (flat(x).handle.view(f"u{width}") for x in (one, other))

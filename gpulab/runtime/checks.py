@@ -1,4 +1,4 @@
-"""What every device refuses before any device code runs."""
+"""Checks of arguments and launch shapes that every device makes before any device code runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RAW_KINDS = "uif"  # what a host array may hold; ml_dtypes types are of kind V
 
 
 def check_host_array(host: NDArray[Any], name: str) -> None:
-    """Refuse a host array that cannot be copied as it stands.
+    """Refuse a host array that cannot be copied to a device as it is.
 
     Raises:
         UsageError: not C-contiguous, or elements that are not plain numbers.
@@ -35,10 +35,15 @@ def check_host_array(host: NDArray[Any], name: str) -> None:
 
 
 def check_arguments(entry: str, params: Sequence[Param], args: Sequence[Any]) -> None:
-    """Refuse wrong argument count, kind, dtype or shape (dims are read from the arguments).
+    """Refuse a wrong number of arguments, and a wrong kind, dtype or shape of one of them.
+
+    Args:
+        entry: the kernel, for messages.
+        params: its parameter list.
+        args: device arrays and numbers, in that order; the dims among them determine the shapes.
 
     Raises:
-        UsageError: names the kernel, the argument, what it got and what it needs.
+        UsageError: names the kernel, the argument, what was passed and what is needed.
     """
     if len(params) != len(args):
         names = ", ".join(p.name for p in params)
@@ -96,11 +101,11 @@ def check_plan(
     """Refuse a launch shape that no card of this capability accepts.
 
     Args:
-        entry: the kernel, for the message.
+        entry: the kernel, for messages.
         plan: the launch shape.
-        name: of the device, for the message.
-        capability: whose limits hold.
-        resources: what the kernel uses beside the plan, where it is known.
+        name: the device, for messages.
+        capability: the capability whose limits apply.
+        resources: what the compiled kernel itself uses, if it is known.
 
     Raises:
         UsageError: names the limit.
@@ -143,7 +148,7 @@ def check_plan(
 
 _TENSOR_MAPS_FROM: Capability = (9, 0)
 _GRAIN_BYTES = 16
-"""Rows of a matrix and of a box that TMA copies are whole multiples of it."""
+"""The rows of a matrix and of a box that TMA copies must be multiples of this."""
 _MOST_IN_BOX = 256
 _SWIZZLES = (0, 32, 64, 128)
 
@@ -155,7 +160,14 @@ def check_maps(
     args: Sequence[Any],
     capability: Capability,
 ) -> None:
-    """Refuse what cannot be encoded as a tensor map; ``args`` were checked.
+    """Refuse arrays and boxes that cannot be encoded as tensor maps.
+
+    Args:
+        entry: the kernel, for messages.
+        plan: launch plan, whose ``maps`` are checked.
+        params: the kernel's parameter list.
+        args: its arguments, which ``check_arguments`` has accepted.
+        capability: the capability whose limits apply.
 
     Raises:
         UsageError: names the argument and the limit.

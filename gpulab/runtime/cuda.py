@@ -1,7 +1,7 @@
-"""The card, through CuPy: memory, cubins loaded from disk, launches on one stream of our own.
+"""The card, through CuPy: memory, cubins loaded from disk, launches on a stream of our own.
 
-Everything runs on one non-blocking stream, which all devices of the process share and which is
-made CuPy's current one, so that library calls use it too. CuPy's compiler is never used: it would
+Everything runs on one non-blocking stream, which all devices of the process share. It is made
+CuPy's current stream, so that library calls use it too. CuPy's compiler is never used: it would
 flush float32 subnormals.
 """
 
@@ -48,9 +48,9 @@ from gpulab.runtime.targets import check_target
 from gpulab.runtime.toolkit import Capability, Toolkit
 
 _UNASKED_SHARED_BYTES = 48 * 1024
-"""A launch gets this much shared memory; more must be asked for with a function attribute."""
+"""Shared memory of a block that needs no function attribute; more must be asked for."""
 SENT_BYTES = 1 << 28
-"""Memory on the card for what an array is compared with."""
+"""Most bytes that are uploaded at a time to compare an array with."""
 
 _STREAMS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
@@ -186,7 +186,7 @@ class CudaDevice(Device):
         return host
 
     def equals(self, array: DeviceArray, host: NDArray[Any]) -> bool:
-        """See ``Device``; what it must be is sent in pieces: nothing is brought back."""
+        """See ``Device``; ``host`` is uploaded piece by piece, and nothing is downloaded."""
         mine, wanted = card_arrays.flat(array), host.reshape(-1)
         size = max(1, SENT_BYTES // host.itemsize)
         parts = ((at, min(at + size, len(wanted))) for at in range(0, len(wanted), size))

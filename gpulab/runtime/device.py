@@ -42,14 +42,14 @@ class Device(ABC):
 
     Attributes:
         kind: ``cuda`` or ``emulated``.
-        name: for people: ``NVIDIA H200``, ``emulated sm_89``.
-        capability: whose arithmetic it has.
-        target: for which capability code is compiled; below ``capability`` only where code for an
-            older card is run for comparison.
-        kit: the compiler its kernels are made with.
-        driver: of the card, ``driver 580.65.06 (CUDA 13.0)``; None where there is none.
-        reason: why this device was taken, where the choice was the lab's.
-        multiprocessors: of the card; None where kernels are emulated.
+        name: shown to users: ``NVIDIA H200``, ``emulated sm_89``.
+        capability: compute capability, which determines its arithmetic and limits.
+        target: capability that code is compiled for; lower than ``capability`` only where code for
+            an older card is run for comparison.
+        kit: the compiler of its kernels.
+        driver: release of the card's driver: ``driver 580.65.06 (CUDA 13.0)``; None without one.
+        reason: why this device was chosen, where the lab chose it; else empty.
+        multiprocessors: number of multiprocessors of the card; None where kernels are emulated.
     """
 
     kind: str
@@ -67,8 +67,9 @@ class Device(ABC):
 
         Args:
             host: what to copy.
-            name: for messages.
-            rows: repeat the rows of ``host`` there until there are so many; None: as it is.
+            name: the array's name in messages.
+            rows: number of rows of the device array, which repeats the rows of ``host``; None: as
+                many as ``host`` has.
 
         Raises:
             UsageError: not contiguous, or not plain numbers (pass the codes of ml_dtypes arrays).
@@ -92,21 +93,21 @@ class Device(ABC):
 
     @abstractmethod
     def part(self, array: DeviceArray, first: int, last: int) -> DeviceArray:
-        """Rows ``first`` to ``last``, that one excluded, of an array, in the same memory."""
+        """A view of rows ``first`` to ``last - 1`` of an array."""
 
     def holds(self, array: DeviceArray, host: NDArray[Any]) -> bool:
-        """Whether an array has the bits of ``host``, its rows repeated."""
+        """Whether an array holds the bits of ``host``, whose rows it may repeat."""
         rows, step = array.shape[0] if array.shape else 1, len(host) if host.shape else 1
         if rows == step:
             return self.equals(array, host)
         return self.equals(self.part(array, 0, step), host) and self.repeats(array, step)
 
     def equals(self, array: DeviceArray, host: NDArray[Any]) -> bool:
-        """Whether an array has the bits of a host array of its shape and type."""
+        """Whether an array holds the bits of a host array of the same shape and type."""
         return same_bits(self.download(array), host)
 
     def repeats(self, array: DeviceArray, step: int) -> bool:
-        """Whether every row has the bits of the one ``step`` before it."""
+        """Whether every row holds the bits of the row ``step`` rows before it."""
         rows = array.shape[0]
         return self.same(self.part(array, step, rows), self.part(array, 0, rows - step))
 
@@ -138,7 +139,7 @@ class Device(ABC):
     def _bind(
         self, function: Function, plan: LaunchPlan, args: Sequence[Any]
     ) -> Callable[[], LaunchReport]:
-        """What launches these arguments, which were checked."""
+        """What launches the kernel on these arguments, which have been checked."""
 
     def launch(
         self, function: Function, plan: LaunchPlan, args: Sequence[DeviceArray | int | float]
@@ -158,7 +159,7 @@ class Device(ABC):
     def bind(
         self, function: Function, plan: LaunchPlan, args: Sequence[DeviceArray | int | float]
     ) -> Callable[[], LaunchReport]:
-        """Check once; what is returned launches, as often as it is called. See ``launch``."""
+        """Check once, and return what launches the kernel, any number of times; see ``launch``."""
         check_arguments(function.entry, function.params, args)
         check_plan(function.entry, plan, self.name, self.capability, function.resources)
         check_maps(function.entry, plan, function.params, args, self.capability)
@@ -169,7 +170,7 @@ class Device(ABC):
     def bind_library(
         self, label: str, start: Callable[[], None], arrays: Sequence[DeviceArray]
     ) -> Callable[[], LaunchReport]:
-        """A library call as something to launch; ``arrays`` live as long as it can be called.
+        """What launches a library call; it keeps ``arrays`` alive.
 
         Raises:
             UsageError: the device runs no libraries.

@@ -1,4 +1,4 @@
-"""What passes between a device and its users: arrays, kernels, reports."""
+"""What a device and its users exchange: arrays, kernels, reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DeviceArray:
 
 @dataclass(frozen=True)
 class PtxBuild:
-    """PTX made elsewhere, to be launched as it is.
+    """PTX from elsewhere, to be launched as it is.
 
     Args:
         ptx: the text.
@@ -49,7 +49,7 @@ class Function:
     """A built kernel.
 
     Args:
-        entry: the name people know it by.
+        entry: its name in messages.
         params: its parameter list.
         handle: belongs to the device that built it.
         build: what it was built from.
@@ -67,7 +67,7 @@ class Function:
 
 @dataclass
 class LaunchReport:
-    """What a launch tells beside its outputs: counters (emulated) and printf text."""
+    """What a launch reports besides its outputs: counters (emulated), printf text, and notes."""
 
     counters: dict[str, Any] | None = None
     printed: str = ""

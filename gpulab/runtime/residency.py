@@ -34,14 +34,14 @@ class _Configuration(ctypes.Structure):
 
 
 def clusters_at_once(function: int, plan: LaunchPlan) -> int | None:
-    """Clusters of a kernel that the whole card holds: they do not go across its GPCs.
+    """Clusters of a kernel that the whole card holds at once; no cluster spans two GPCs.
 
     Args:
         function: the ``CUfunction``.
         plan: its launch.
 
     Returns:
-        None where the driver cannot tell.
+        The number of clusters; None where the driver cannot tell.
     """
     attribute = _Attribute(id=_CLUSTER_DIMENSION)
     attribute.value[0:3] = (plan.cluster, 1, 1)
@@ -61,16 +61,18 @@ def clusters_at_once(function: int, plan: LaunchPlan) -> int | None:
 def blocks_along_x(
     plan: LaunchPlan, multiprocessors: int, clusters: Callable[[], int | None]
 ) -> int:
-    """Blocks to launch.
+    """Blocks to launch along x.
 
     Args:
-        plan: of the kernel.
-        multiprocessors: of the card.
-        clusters: how many clusters it holds at once, asked only for kernels that have them.
+        plan: launch plan of the kernel.
+        multiprocessors: number of multiprocessors of the card.
+        clusters: asks how many clusters the card holds at once; called for clusters of more than
+            one block only. Where it gives None, all multiprocessors are taken to be usable.
 
     Returns:
-        All of them; of a persistent kernel no more than are held at once, and with equal shares
-        fewer where each then takes just as many turns.
+        The grid's x of an ordinary kernel. For a persistent kernel at most the blocks that the
+        card holds at once, and with ``equal_shares`` fewer, if each of them then takes the same
+        number of turns.
     """
     if not plan.persistent:
         return plan.grid[0]

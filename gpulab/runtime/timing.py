@@ -1,15 +1,15 @@
 """How long a kernel takes on a card: event pairs, a flushed L2, fresh inputs, verified outputs.
 
-For each run, in this order on one stream: the output is filled with poison; a buffer of at least
-twice the L2 is overwritten, often enough to keep the card busy until the host has queued what
-follows (so that no launch latency falls between the events); an event, the kernel, an event. Where
-the card reaches the first event before the last is queued, the run is discarded and repeated behind
-twice the backlog. Then the whole device is waited for, which counts work on other streams too, and
-the output of the timed run is verified. Copies are never inside the events.
+Each run queues, on one stream: filling the output with poison; overwriting a buffer of at least
+twice the L2, often enough to keep the card busy until the host has queued everything that follows
+(so that no launch latency falls between the events); an event, the kernel, an event. If the card
+reaches the first event before the host has queued the last one, the run is discarded and repeated
+with twice the backlog. Then the host waits for the whole device, so that work on other streams
+counts too, and verifies the output of the timed run. Copies are never between the events.
 
-A kernel under 50 us is timed as a graph of many launches that rotate over the input sets (or, if
-it cannot be captured, as that many launches behind a backlog), and the window is divided by their
-number. Variants are interleaved, A B A B, so that a drift of the clocks meets all of them.
+A kernel under 50 us is timed as a graph of many launches that rotate over the input sets (or, if it
+cannot be captured, as that many launches behind a backlog), and the window is divided by their
+number. Variants are interleaved, A B A B, so that a drift of the clocks affects all of them alike.
 
 Nothing here imports CuPy: a ``Clock`` is what a card offers, and the tests offer a fake one.
 """
@@ -28,7 +28,7 @@ from gpulab.runtime.telemetry import Telemetry
 
 GRAPH_BELOW_MS = 0.050
 WINDOW_MS = 0.5
-"""Length a window of many launches aims at: the resolution of an event is about half a us."""
+"""Intended length of a window of many launches; an event resolves about half a microsecond."""
 MIN_LAUNCHES, MAX_LAUNCHES = 10, 500
 MAX_BACKLOG = 256
 _PILOTS = 3
@@ -36,7 +36,7 @@ HOST_INCLUDED = "the host queues slower than the card runs: host time is include
 
 
 class Clock(Protocol):
-    """What timing needs of a card; every call but ``synchronize`` only queues work."""
+    """What timing needs from a card. Work is only queued; ``synchronize`` alone waits for it."""
 
     l2_bytes: int
     flush_bytes: int
@@ -57,7 +57,7 @@ class Clock(Protocol):
         """Wait for the whole device."""
 
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
-        """Record what ``body`` queues as a graph; what is returned replays it.
+        """Capture what ``body`` queues as a graph, and return what replays it.
 
         Raises:
             CaptureError: something in it cannot be captured.
@@ -71,7 +71,7 @@ class Clock(Protocol):
 
 
 class CaptureError(Exception):
-    """Work that cannot be made a graph, and why."""
+    """Work that cannot be captured as a graph; the message says why."""
 
 
 def _nothing(*_: Any) -> None:
@@ -84,11 +84,11 @@ class Subject:
 
     Args:
         launch: queue one run on set i.
-        sets: how many there are.
+        sets: number of sets.
         set_bytes: bytes of inputs and outputs of one set.
         refill: queue filling the output of set i with poison.
-        verify: look at the output of set i after it was timed; the reason why it is wrong, or None.
-        most: launches in a window at most; with as many as sets, none finds what another left.
+        verify: inspect the output of set i after it was timed; why it is wrong, or None.
+        most: launches of a window at most; with ``sets`` none finds what another left behind.
     """
 
     launch: Callable[[int], object]
@@ -104,20 +104,21 @@ class Timing:
     """The times of one subject and how they were taken.
 
     Args:
-        samples_ms: per launch, one each run, in order.
-        method: ``events`` (one launch a window), ``graph`` or ``batch`` (many).
-        launches: a window.
-        l2: state of the L2 as a launch finds it: ``flushed``; ``rotated``: the sets together are
-            at least twice the L2; ``warm``: they are not, and the figure is that of a warm cache.
-        sets: input sets rotated over.
-        warmup: untimed runs before.
-        flush_bytes: overwritten before each window, ``backlog`` times.
+        method: ``events`` (one launch in a window), ``graph`` or ``batch`` (many).
+        launches: launches in a window.
+        l2: state of the L2 that a launch finds: ``flushed``; ``rotated``: the sets together are at
+            least twice the L2; ``warm``: they are not, and the time is that of a warm cache.
+        sets: input sets that the launches rotate over.
+        warmup: untimed runs beforehand.
+        flush_bytes: bytes overwritten before each window, ``backlog`` times.
         backlog: see ``flush_bytes``.
         discarded: windows that the card reached before the host had queued them.
-        verified: outputs that were looked at after being timed.
+        samples_ms: milliseconds a launch, one sample for each run, in order.
+        verified: number of outputs that were inspected after being timed.
         wrong: what was wrong with them.
-        before, after: clocks and power at the first and the last run.
-        note: why ``batch``, or that the host could not keep ahead.
+        before: clocks and power at the first run.
+        after: clocks and power at the last run.
+        note: why ``batch`` was used, or that the host could not keep ahead of the card.
     """
 
     method: Literal["events", "graph", "batch"]
@@ -165,7 +166,7 @@ class Timing:
 
 
 def rotation_sets(set_bytes: int, l2_bytes: int, at_most: int = 16) -> int:
-    """Input sets whose bytes together are twice the L2, within 2 .. ``at_most``."""
+    """Number of input sets that together fill twice the L2, within 2 .. ``at_most``."""
     return max(2, min(at_most, math.ceil(2 * l2_bytes / max(1, set_bytes))))
 
 
@@ -177,13 +178,13 @@ def time_kernel(clock: Clock, subject: Subject, *, runs: int = 10, warmup: int =
 def time_interleaved(
     clock: Clock, subjects: Mapping[str, Subject], *, runs: int = 10, warmup: int = 3
 ) -> dict[str, Timing]:
-    """Time several kernels in turns: every one once, then every one again.
+    """Timings by name of several kernels that take turns: each runs once, then each runs again.
 
     Args:
         clock: the card.
-        subjects: by name, in the order they take turns.
-        runs: timed windows of each.
-        warmup: untimed runs of each before.
+        subjects: by name, in the order in which they take turns.
+        runs: timed windows of each subject.
+        warmup: untimed runs of each subject beforehand.
 
     Raises:
         UsageError: no runs, or a subject without input sets.
@@ -202,7 +203,7 @@ def time_interleaved(
 
 
 def _lead_of_a_flush(clock: Clock) -> float:
-    """Milliseconds the host gets ahead of the card by queueing one flush."""
+    """Milliseconds by which queueing one flush puts the host ahead of the card."""
     clock.flush()
     clock.synchronize()
     begun = clock.host_ms()
@@ -245,9 +246,9 @@ class _Lane:
         """Milliseconds of a window that was queued before the card reached it.
 
         Args:
-            index: of the input set.
-            before: queues what comes before the backlog.
-            during: is called while the card works.
+            index: input set.
+            before: queues what precedes the backlog.
+            during: called while the card works.
         """
         while True:
             before()
@@ -263,7 +264,7 @@ class _Lane:
             self.timing.backlog = min(MAX_BACKLOG, 2 * self.timing.backlog)
 
     def _pilot(self) -> float:
-        """Settle the backlog for the present way to start, then the milliseconds of a window."""
+        """Choose the backlog for the current way to launch; return milliseconds of a window."""
         queueing = []
         for i in range(_PILOTS):
             queueing.append(self._queue(i % self.subject.sets)[2])
@@ -296,7 +297,7 @@ class _Lane:
         self._pilot()
 
     def run(self, number: int, *, first: bool, last: bool) -> None:
-        """One timed window, then the look at what it computed."""
+        """Time one window, then verify what it computed."""
         timing, subject = self.timing, self.subject
         index = number % subject.sets
         touched = [index] if timing.launches == 1 else range(min(subject.sets, timing.launches))
