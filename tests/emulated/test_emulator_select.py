@@ -95,6 +95,37 @@ def test_carry_chain_adds_128_bits() -> None:
         assert g == ((a1 << 64 | a0) - (b1 << 64 | b0) >> 64) & (2**64 - 1)
 
 
+@pytest.mark.parametrize("name", ["add", "sub"])
+def test_a_carry_goes_on_through_a_word_that_it_alone_makes_overflow(name: str) -> None:
+    """Words of all ones and all zeros: the middle one passes on what comes in."""
+    ends = np.array([0, 1, 0xFFFFFFFF], np.uint32)
+    words = [ends[i] for i in np.indices((3,) * 6).reshape(6, -1)]
+    body = f".reg .b32 %x, %y; {name}.cc.u32 %x, %a0, %a3; "
+    body += f"{name}c.cc.u32 %y, %a1, %a4; {name}c.u32 %d, %a2, %a5;"
+    got = run("{" + body + "}", words, np.uint32)
+    lists = [w.astype(object) for w in words]
+    a, b = (lists[i] + (lists[i + 1] << 32) + (lists[i + 2] << 64) for i in (0, 3))
+    want = a + b if name == "add" else a - b
+    assert got.tolist() == (want >> 64 & 0xFFFFFFFF).tolist()
+
+
+def test_only_cc_writes_the_carry() -> None:
+    ends = np.array([0, 1, 0xFFFFFFFF], np.uint32)
+    a, b, c = (ends[i] for i in np.indices((3,) * 3).reshape(3, -1))
+    body = ".reg .b32 %x, %y; add.cc.u32 %x, %a0, %a1; addc.u32 %y, %a2, %a2; addc.u32 %d, 5, 0;"
+    got = run("{" + body + "}", [a, b, c], np.uint32)
+    assert got.tolist() == [5 + (int(x) + int(y) >> 32) for x, y in zip(a, b, strict=True)]
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_copysign_takes_the_sign_of_its_first_operand(bits: int) -> None:
+    generator = rng()
+    sign, size = (floats(generator, bits, COUNT) for _ in range(2))
+    raw = np.dtype(f"u{bits // 8}")
+    got = instruction(f"copysign.f{bits}", [sign.view(raw), size.view(raw)], raw)
+    assert np.array_equal(got, np.copysign(size, sign).view(raw))
+
+
 def test_pack_and_unpack() -> None:
     generator = rng()
     a, b = (integers(generator, np.uint32, COUNT) for _ in range(2))
