@@ -221,19 +221,19 @@ def specs(op: str | None = None) -> list[KernelSpec]:
 
 
 def cases(
-    op: str,
+    op: str | None,
     *,
     kernel: str | None = None,
     backend: str | None = None,
     format: str | None = None,
     studies: bool = False,
 ) -> Iterator[Case]:
-    """The rows of an op in ladder order, filtered by kernel name, backend and input format.
+    """The rows of an op, or of all, in ladder order, filtered by kernel, backend, input format.
 
     A filter is one name, or several separated by commas.
 
     Args:
-        op: the operation.
+        op: the operation; None: every one.
         kernel: only the kernels with these names.
         backend: only the kernels of these backends.
         format: only rows with these input formats.
@@ -258,12 +258,13 @@ def cases(
                 yield Case(spec, variant)
 
 
-def _chosen(op: str, what: str, text: str | None, options: set[str]) -> list[str] | None:
+def _chosen(op: str | None, what: str, text: str | None, options: set[str]) -> list[str] | None:
     """The names of a filter, all of which exist; None where there is no filter."""
     names = None if text is None else text.split(",")
     for name in names or ():
         if name not in options:
             raise UsageError(
-                f"{op} has no {what} {name!r}", fix=f"choose one of: {', '.join(sorted(options))}"
+                f"{op or 'the lab'} has no {what} {name!r}",
+                fix=f"choose one of: {', '.join(sorted(options))}",
             )
     return names

@@ -45,11 +45,10 @@ def command(
         "what it is",
     ):
         table.add_column(column, overflow="fold" if column == "what it is" else "ignore")
-    for case in (
-        c
-        for one in ([op] if op else ops)
-        for c in registry.cases(one, kernel=kernel, backend=backend, format=format_)
-    ):
+    found = list(registry.cases(op, kernel=kernel, backend=backend, format=format_))
+    if not found:
+        raise UsageError("no kernel has all of that", fix="give fewer options")
+    for case in found:
         spec, v = case.spec, case.variant
         lowest = arch.sm(v.min_capability)
         refusal = case.refusal(wanted, "cuda") if wanted else None

@@ -28,20 +28,20 @@ class Wanted:
     output: str | None = None
     contract: str | None = None
 
+    def said(self) -> dict[str, str]:
+        """What is said, by option."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
     def fits(self, case: Case) -> bool:
         """Whether a row is what is said."""
-        v = case.variant
-        pairs = (
-            (self.op, case.spec.op),
-            (self.format, v.format),
-            (self.accumulator, v.accumulator),
-            (self.output, v.output),
-            (self.contract, v.contract),
-        )
-        return all(asked is None or asked == has for asked, has in pairs)
+        return all(_has(case, option) == value for option, value in self.said().items())
 
 
 _FIELDS = ("format", "accumulator", "output", "contract")
+
+
+def _has(case: Case, option: str) -> str:
+    return case.spec.op if option == "op" else str(getattr(case.variant, option))
 
 
 def find(name: str, wanted: Wanted) -> Case:
@@ -58,7 +58,17 @@ def find(name: str, wanted: Wanted) -> Case:
         raise UsageError(f"no kernel {name!r}", fix=f"choose one of: {', '.join(known)}")
     found = [c for c in named if wanted.fits(c)]
     if not found:
-        raise UsageError(f"{name} has no such row", fix=_choose(named, named))
+        for option, value in wanted.said().items():
+            if value not in {_has(c, option) for c in named}:
+                choices = dict.fromkeys(filter(None, (_has(c, option) for c in named)))
+                raise UsageError(
+                    f"{name} has no {option} {value!r}",
+                    fix=f"choose one of: {', '.join(choices)}"
+                    if choices
+                    else f"leave --{option} out",
+                )
+        said = " ".join(f"--{option} {value}" for option, value in wanted.said().items())
+        raise UsageError(f"{name} has no row with {said}", fix=_choose(named, named))
     if len(found) > 1:
         raise UsageError(f"{name!r} names {len(found)} rows", fix=_choose(found, named))
     return found[0]

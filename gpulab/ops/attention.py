@@ -63,7 +63,10 @@ class Attention(JudgedOp):
             if not 1 <= dims[name] < 1 << 31:
                 raise UsageError(f"{name} = {dims[name]} is outside 1 .. {(1 << 31) - 1}")
         if not 1 <= dims["head_dim"] <= MAX_HEAD_DIM:
-            raise UsageError(f"head_dim = {dims['head_dim']} is outside 1 .. {MAX_HEAD_DIM}")
+            raise UsageError(
+                f"head_dim = {dims['head_dim']} is outside 1 .. {MAX_HEAD_DIM}",
+                fix="64 and 128 are usual",
+            )
         if dims["heads"] % dims["kv_heads"]:
             raise UsageError(
                 f"kv_heads = {dims['kv_heads']} does not divide heads = {dims['heads']}",
@@ -76,8 +79,12 @@ class Attention(JudgedOp):
         for name, of in (("bias_planes", "heads"), ("mask_planes", "batch")):
             if dims[name] not in (0, 1, dims[of]):
                 raise UsageError(f"{name} = {dims[name]} is neither 0, 1 nor {of} = {dims[of]}")
-        if max(self._sizes(dims).values()) > MAX_ELEMENTS:
-            raise UsageError("an array of more than 2^40 elements", fix="choose a smaller size")
+        for name, size in self._sizes(dims).items():
+            if size > MAX_ELEMENTS:
+                shown = " ".join(f"{dim}={value}" for dim, value in dims.items() if value)
+                raise UsageError(
+                    f"{shown}: {name} has more than 2^40 elements", fix="choose a smaller size"
+                )
 
     @staticmethod
     def _sizes(dims: Dims) -> dict[str, int]:

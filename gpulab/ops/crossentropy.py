@@ -46,10 +46,16 @@ class CrossEntropy(LogSumOp):
         if self.given is None:
             return
         if len(self.given) > dims["rows"]:
-            raise UsageError(f"{len(self.given)} labels for {dims['rows']} rows")
+            raise UsageError(
+                f"{len(self.given)} labels for {dims['rows']} rows",
+                fix="give fewer labels, or more rows: they take them in turn",
+            )
         self.check_labels(self.given, int(dims["cols"]))
         if all(label == IGNORE_INDEX for label in self.given):
-            raise UsageError(f"every label is {IGNORE_INDEX}: no loss is left to judge")
+            raise UsageError(
+                f"every label is {IGNORE_INDEX}: no loss is left to judge",
+                fix="give one row at least the number of a column",
+            )
 
     name: ClassVar[str] = "crossentropy"
 

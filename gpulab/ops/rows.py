@@ -36,7 +36,8 @@ def checked_eps(eps: float) -> float:
     """
     if not (np.float32(eps) > 0 and eps <= 1):  # NaN is neither
         raise UsageError(
-            f"eps = {eps:g} is not above 0 and at most 1", fix="1e-5 and 1e-6 are usual"
+            f"eps = {eps:g} is not above 0 in float32 and at most 1",
+            fix="1e-5 and 1e-6 are usual",
         )
     return float(eps)
 
@@ -57,7 +58,9 @@ class RowOp(RowFormula, JudgedOp):
             if isinstance(value, bool) or not isinstance(value, int | np.integer):
                 raise UsageError(f"{name} = {value!r} must be a whole number")
             if not 1 <= value <= most:
-                raise UsageError(f"{name} = {value} is outside 1 .. {most}")
+                raise UsageError(
+                    f"{name} = {value} is outside 1 .. {most}", fix=f"for example {name} = 256"
+                )
         if int(dims["rows"]) * int(dims["cols"]) > MAX_ELEMENTS:
             raise UsageError(
                 f"rows={dims['rows']} cols={dims['cols']}: more than 2^40 elements",

@@ -12,7 +12,7 @@ from gpulab.runtime import driver as driver_facts
 from gpulab.runtime import toolkit
 from gpulab.runtime.driver import Card, Driver
 
-EMULATED = "use --device emulated (bench has no such option: it measures time)"
+EMULATED = "use --device emulated (not with bench: it measures time)"
 
 
 @dataclass(frozen=True)

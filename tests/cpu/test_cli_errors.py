@@ -39,6 +39,8 @@ BAD = [
     (["matmul", "--frobnicate"], 2, "No such option"),
     (["frobnicate"], 2, "No such command"),
     (["list", "--op", "conv"], 2, "no operation 'conv'"),
+    (["list", "--kernel", "conv"], 2, "the lab has no kernel 'conv'"),
+    (["list", "--kernel", "row", "--format", "int8"], 2, "no kernel has all of that"),
     (["exercise", "show", "softmax", "--hints", "99"], 2, "--hints 99: softmax has 0 .. 5"),
 ]
 BAD_WITHOUT_JSON = [

@@ -17,6 +17,11 @@ BAD = [
     (("rmsnorm", "--eps", "nan"), "eps = nan is not above 0"),
     (("layernorm", "--eps", "inf"), "eps = inf is not above 0"),
     (("layernorm", "--eps", "-1"), "eps = -1 is not above 0"),
+    (("layernorm", "--eps", "1e-300"), "eps = 1e-300 is not above 0 in float32"),
+    (
+        ("attention", "--batch", "70000", "--heads", "70000"),
+        "heads=70000 seq_q=77 seq_k=77 head_dim=64: q has more than 2^40",
+    ),
     (("rmsnorm", "--eps", "little"), "'little' is not a valid float"),
     (("crossentropy", "--labels", "1000"), "label 1000 of row 0 is outside 0 .. 999"),
     (("crossentropy", "--labels", "3,-1"), "label -1 of row 1 is outside 0 .. 999"),
@@ -40,6 +45,7 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(arguments, words):
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(said) == 1
     assert words in said[0]
+    assert "  fix: " in done.stderr
     assert "Traceback" not in done.output
     assert all(line.startswith("device: ") for line in done.stdout.splitlines())
 

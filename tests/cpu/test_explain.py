@@ -87,9 +87,15 @@ def test_a_name_that_fits_nothing_or_several_is_refused_with_the_candidates():
     with pytest.raises(UsageError, match="names 9 rows") as error:
         names.find("raw/online", names.Wanted())
     assert "raw/online --op softmax --format fp16" in error.value.fix
-    with pytest.raises(UsageError, match="no such row") as error:
+    with pytest.raises(UsageError, match="raw/blocked has no format 'fp16'") as error:
         names.find("raw/blocked", names.Wanted(format="fp16"))
-    assert "raw/blocked --op matmul" in error.value.fix
+    assert error.value.fix == "choose one of: fp32"
+    with pytest.raises(UsageError, match="raw/blocked has no contract 'x'") as error:
+        names.find("raw/blocked", names.Wanted(contract="x"))
+    assert error.value.fix == "leave --contract out"
+    with pytest.raises(UsageError, match="no row with --op attention --format tf32") as error:
+        names.find("raw/mma", names.Wanted(op="attention", format="tf32"))
+    assert "raw/mma --op matmul --format tf32" in error.value.fix
 
 
 def test_a_capability_that_lacks_the_row_is_refused_only_where_it_was_asked_for():

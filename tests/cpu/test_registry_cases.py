@@ -27,6 +27,15 @@ def test_filters_take_one_name_or_several():
     )
 
 
+def test_of_all_operations_a_name_of_any_of_them_counts():
+    assert {c.spec.op for c in registry.cases(None, backend="library")} == {"matmul"}
+    found = [(c.spec.op, c.spec.name) for c in registry.cases(None, kernel="row,blocked")]
+    assert set(found) == {("matmul", "blocked"), ("rmsnorm", "row")}
+    assert found == sorted(found)
+    with pytest.raises(UsageError, match="the lab has no kernel 'nope'"):
+        list(registry.cases(None, kernel="row,nope"))
+
+
 @pytest.mark.parametrize("filters", [{"kernel": "mma,mmma"}, {"format": "bf16,"}, {"backend": "c"}])
 def test_an_unknown_name_among_several_is_refused(filters):
     with pytest.raises(UsageError, match="matmul has no") as caught:
