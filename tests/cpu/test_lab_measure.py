@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from gpulab import ops
-from gpulab.lab.measure import _against_library, _Sets, time_rows
+from gpulab.lab.measure import Yardstick, _against_library, _Sets, time_rows
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.structure import same_bits
 from gpulab.ops.base import RunResult
 from gpulab.registry import Param, Variant
 from gpulab.runtime.device import DeviceArray
-from gpulab.runtime.timing import Timing
+from gpulab.runtime.timing import Subject, Timing
 
 PARAMS = (Param("a", "in", "fp32", ("m", "k")), Param("b", "in", "fp32", ("k", "n")),
           Param("c", "out", "fp32", ("m", "n")))  # fmt: skip
@@ -153,8 +153,8 @@ class Stepped(FakeRunner):
         return [*(count for _ in self.steps), kernel]
 
 
-def timed(monkeypatch, *runners):
-    """Records of rows whose parts take a millisecond each."""
+def timed(monkeypatch, *runners, yardstick=None):
+    """Records of rows whose parts take a millisecond each; of a yardstick it takes one to four."""
 
     def taken(clock, subjects, runs, warmup):
         found = {}
@@ -162,8 +162,9 @@ def timed(monkeypatch, *runners):
             before = sum(r.ran for r in runners)
             subject.refill(0)
             subject.launch(0)
-            ms = float(sum(r.ran for r in runners) - before)
-            found[name] = Timing("events", 1, "flushed", 1, 0, 0, 1, samples_ms=[ms])
+            parts = sum(r.ran for r in runners) - before
+            ms = [float(parts)] if parts else [1.0, 2.0, 4.0]
+            found[name] = Timing("events", 1, "flushed", 1, 0, 0, 1, samples_ms=ms)
             found[name].wrong = [w for w in (subject.verify(0),) if w]
         return found
 
@@ -171,8 +172,30 @@ def timed(monkeypatch, *runners):
     clock = SimpleNamespace(l2_bytes=1)
     monkeypatch.setattr("gpulab.runtime.cuda_clock.clock_of", lambda device: clock)
     records = [row("raw", "fp32", "fp32", None) for _ in runners]
-    time_rows(list(zip(runners, records, strict=True)), seed=0, runs=1, warmup=0, cache=Cache())
+    time_rows(list(zip(runners, records, strict=True)), seed=0, runs=1, warmup=0, cache=Cache(),
+              yardstick=yardstick)  # fmt: skip
     return records
+
+
+@pytest.mark.parametrize("wrong", [None, "byte 3 differs"])
+def test_a_row_is_given_as_a_share_of_what_was_timed_beside_it(monkeypatch, wrong):
+    freed = []
+
+    def copy(device, clock, nbytes):
+        subject = Subject(lambda i: None, 1, nbytes, verify=lambda i: wrong)
+        return Yardstick("copy", nbytes, subject, lambda: freed.append(nbytes))
+
+    (record,) = timed(monkeypatch, Stepped("plain", []), yardstick=copy)
+    moved = 4 * (5 * 3 + 3 * 4 + 5 * 4)  # bytes of a, b and c
+    assert freed == [moved]
+    assert record["gb_per_s"] == pytest.approx(moved / 1e-3 * 1e-9)
+    beside = record["bandwidth"]
+    assert beside["gb_per_s"] == pytest.approx(moved / 2e-3 * 1e-9), "of the median"
+    assert beside["fraction"] == pytest.approx(2.0)
+    assert record.get("verdict") == ("FAIL" if wrong else None)
+    assert ("the copy timed beside it is wrong: byte 3 differs" in str(record.get("reason"))) == (
+        wrong is not None
+    )
 
 
 def test_a_row_with_steps_is_timed_with_and_without_them(monkeypatch):

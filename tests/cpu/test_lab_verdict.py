@@ -36,6 +36,7 @@ refused = row() | {"verdict": None, "reason": "needs sm_89"}
         ([row("INCONCLUSIVE"), row("FAIL")], 1),
         ([row(), refused], 0),
         ([row("FAIL", lesson=True, reasons=["nonfinite: NaN", "contract: NaN"])], 0),
+        ([row("FAIL", lesson=True, reasons=[])], 1),
         ([row("FAIL", lesson=True, reasons=["unwritten: 3 elements"])], 1),
         ([row("FAIL", lesson=True, reasons=["unwritten: 3 elements", "rms: too large"])], 1),
         ([row("FAIL", lesson=True, reasons=["unwritten: 3"], shown_by=["unwritten"])], 0),

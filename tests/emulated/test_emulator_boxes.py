@@ -22,7 +22,7 @@ SOURCE = """#include "ptx/cluster.cuh"
 // Box (x, y) to shared memory and on to `out` as it lies there, and back to `to` at (x, y).
 // kind: 1 without the wait, 2 whose map is no map, 4 a box that begins on 16 bytes, 8 to bytes written before,
 // 16 the box is overwritten, and the wait lets the newest group be, 32 overwritten behind a wait,
-// 64 the first block alone waits.
+// 64 the first block alone waits, 128 to a third block of a cluster of two.
 __global__ void __cluster_dims__(CLUSTER) kernel(
     const __grid_constant__ ptx::TensorMap from, const __grid_constant__ ptx::TensorMap to,
     const __grid_constant__ ptx::TensorMap no_map, unsigned* out, int bytes, int x, int y, int kind) {
@@ -37,7 +37,7 @@ __global__ void __cluster_dims__(CLUSTER) kernel(
     if (threadIdx.x == 0) {
         ptx::mbarrier_expect(full, bytes);
         if (CLUSTER == 1) ptx::tma_load(at, kind & 2 ? no_map : from, x, y, full);
-        if (CLUSTER == 2 && ptx::cluster_rank() == 1) ptx::tma_load_multicast(at, from, x, y, full, 3);
+        if (CLUSTER == 2 && ptx::cluster_rank() == 1) ptx::tma_load_multicast(at, from, x, y, full, kind & 128 ? 7 : 3);
     }
     if (!(kind & 1) && !(kind & 64 && blockIdx.x > 0)) ptx::mbarrier_wait(full, 0);
     out += blockIdx.x * bytes / 4;
@@ -145,6 +145,12 @@ def test_a_copy_for_both_blocks_of_a_cluster_arrives_in_both() -> None:
     out, _, _ = copied(matrix, box, (0, 0), cluster=2)
     for block in out:
         np.testing.assert_array_equal(block.view("u2").reshape(box), matrix)
+
+
+def test_a_copy_for_a_block_that_the_cluster_does_not_have() -> None:
+    with pytest.raises(FaultError, match="outside a cluster of 2") as caught:
+        copied(pattern(16, 64, "u2"), (16, 64), (0, 0), cluster=2, kind=128)
+    assert caught.value.details["fault"] == "out_of_bounds"
 
 
 def test_sectors_are_those_of_the_rows_inside() -> None:

@@ -244,8 +244,19 @@ def test_fp8_to_half_and_back(name: str) -> None:
         assert np.array_equal(b[~special], c[~special])
 
 
+def test_clamped_integers_are_packed_with_the_second_lowest() -> None:
+    """PTX ISA, "cvt.pack": b goes below a; c's lower half above both where they are bytes."""
+    a, b = (np.array(x, np.int32) for x in ([1, 70000, -9, -70000], [2, -3, 70000, 5]))
+    c = np.full(4, 0xABCD1234, np.uint32)
+    got = instruction("cvt.pack.sat.s16.s32", [a, b], np.uint32)
+    assert got.tolist() == [0x00010002, 0x7FFFFFFD, 0xFFF77FFF, 0x80000005]
+    got = instruction("cvt.pack.sat.u8.s32.b32", [a, b, c], np.uint32)
+    assert got.tolist() == [0x12340102, 0x1234FF00, 0x123400FF, 0x12340005]
+
+
 def test_tf32_rounding_is_ties_away() -> None:
     a = values("f32", 12)
+    a[:300] = a[:300] & 0xFFFFE000 | np.resize([0xFFF, 0x1000, 0x1001], 300).astype(np.uint32)
     got = instruction("cvt.rna.tf32.f32", [a], np.uint32)
     form = Binary(8, 10)
     for bits, g in zip(a.tolist(), got.tolist(), strict=True):
