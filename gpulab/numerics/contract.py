@@ -60,6 +60,14 @@ class VariantLike(Protocol):
         """Storage format of the result."""
 
     @property
+    def contract(self) -> str:
+        """Name of the rounding contract; empty where the operation has only one."""
+
+    @property
+    def promotion(self) -> int | None:
+        """Terms after which a tensor-core sum is added to a float32 sum; None: never."""
+
+    @property
     def lesson(self) -> bool:
         """Wrong on purpose."""
 
@@ -103,17 +111,24 @@ class Contract:
     @classmethod
     def of(cls, variant: VariantLike, capability: Capability, atomics: bool = False) -> Contract:
         """The contract a variant is judged by: its own, or for a lesson that of the operation."""
-        own = cls(
+        own = cls.declared(variant, capability, atomics)
+        return own.of_operation() if variant.lesson else own
+
+    @classmethod
+    def declared(
+        cls, variant: VariantLike, capability: Capability, atomics: bool = False
+    ) -> Contract:
+        """The arithmetic that a variant itself declares, a lesson's mistake included."""
+        return cls(
             variant.format,
             variant.accumulator,
             variant.output,
             variant.instruction(capability),
             capability,
             atomics,
-            getattr(variant, "promotion", None),
-            getattr(variant, "contract", "") == split.TF32_SPLIT,
+            variant.promotion,
+            variant.contract == split.TF32_SPLIT,
         )
-        return own.of_operation() if variant.lesson else own
 
     def of_operation(self) -> Contract:
         """The same row with the float32 accumulation that the operation asks for."""

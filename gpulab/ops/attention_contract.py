@@ -64,11 +64,10 @@ class AttentionContract:
     ) -> AttentionContract:
         """The contract a variant is judged by: its own, a lesson by float32 sums."""
         fmt, instruction = variant.format, variant.instruction(capability)
-        name = getattr(variant, "contract", "")
         scores = Contract(fmt, "fp32", "fp32", instruction, capability)
         promotion = FP8_BLOCK if scaled(fmt) else None
         sums = Contract(fmt, "fp32", "fp32", instruction, capability, promotion=promotion)
-        return cls(fmt, variant.output, scores, sums, name, atomics)
+        return cls(fmt, variant.output, scores, sums, variant.contract, atomics)
 
     @cached_property
     def output_row(self) -> Format:

@@ -68,7 +68,7 @@ class RowContract:
             default: the contract of the operation for rows that name none.
             atomics: declared by the kernel.
         """
-        name = getattr(variant, "contract", "") or default
+        name = variant.contract or default
         return cls(op, variant.format, variant.output, name, atomics)
 
     @cached_property

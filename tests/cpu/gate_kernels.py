@@ -46,6 +46,8 @@ class Row:
     output: str = "fp32"
     lesson: bool = False
     tensor_core: str | None = None
+    contract: str = ""
+    promotion: int | None = None
 
     def instruction(self, capability):
         return self.tensor_core

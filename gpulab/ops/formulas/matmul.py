@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpulab.numerics.contract import Capability, Contract, VariantLike
-from gpulab.numerics.split import TF32_SPLIT
 from gpulab.ops.formulas import Line
 
 SMALL = {"m": 128, "n": 128, "k": 128}
@@ -13,15 +12,7 @@ TIMED = {"m": 2048, "n": 2048, "k": 2048}
 
 def lines(variant: VariantLike, capability: Capability) -> tuple[Line, ...]:
     """Matmul: products of stored numbers are exact, their sum is what errs."""
-    own = Contract(
-        variant.format,
-        variant.accumulator,
-        variant.output,
-        variant.instruction(capability),
-        capability,
-        promotion=getattr(variant, "promotion", None),
-        split=getattr(variant, "contract", "") == TF32_SPLIT,
-    )
+    own = Contract.declared(variant, capability)
     if own.split:
         return (
             *(
