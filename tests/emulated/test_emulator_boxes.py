@@ -22,7 +22,8 @@ SOURCE = """#include "ptx/cluster.cuh"
 // Box (x, y) to shared memory and on to `out` as it lies there, and back to `to` at (x, y).
 // kind: 1 without the wait, 2 whose map is no map, 4 a box that begins on 16 bytes, 8 to bytes written before,
 // 16 the box is overwritten, and the wait lets the newest group be, 32 overwritten behind a wait,
-// 64 the first block alone waits, 128 to a third block of a cluster of two.
+// 64 the first block alone waits, 128 to a third block of a cluster of two,
+// 256 what is stored ends 128 bytes behind the box.
 __global__ void __cluster_dims__(CLUSTER) kernel(
     const __grid_constant__ ptx::TensorMap from, const __grid_constant__ ptx::TensorMap to,
     const __grid_constant__ ptx::TensorMap no_map, unsigned* out, int bytes, int x, int y, int kind) {
@@ -43,7 +44,7 @@ __global__ void __cluster_dims__(CLUSTER) kernel(
     out += blockIdx.x * bytes / 4;
     for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) out[i] = ptx::load_shared_4(at + 4 * i);
     if (threadIdx.x == 0 && blockIdx.x == 0) {
-        ptx::tma_store(to, x, y, at);
+        ptx::tma_store(to, x, y, at + (kind & 256 ? 128 : 0));
         ptx::tma_store_commit();
         if (kind & 16) ptx::tma_store_wait_read<1>();
         if (kind & 32) ptx::tma_store_wait_read<0>();
@@ -70,10 +71,13 @@ def copied(
     swizzle: int = 0,
     cluster: int = 1,
     kind: int = 0,
-    written: bool = True,
+    written: int | None = None,
     counters: bool = False,
 ) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
-    """(the box as it lies in shared memory (blocks, bytes), what was stored, counters)."""
+    """(the box as it lies in shared memory (blocks, bytes), what was stored, counters).
+
+    Of the matrix ``written`` rows are; None: all.
+    """
     machine = Machine(HOPPER, counters=counters)
     program, entry = machine.load(text(cluster)[0]), text(cluster)[1]
     rows, columns = matrix.shape
@@ -81,8 +85,7 @@ def copied(
     addresses = [machine.alloc(size, name) for size, name in (
         (matrix.nbytes, "from"), (matrix.nbytes, "to"), (cluster * nbytes, "out"),
     )]  # fmt: skip
-    if written:
-        machine.write(addresses[0], matrix)
+    machine.write(addresses[0], matrix[:written])
     machine.fill(addresses[1], matrix.nbytes, 0xA5)
     maps = [
         TensorMap(a, rows, columns, matrix.itemsize, *box, swizzle).encode() for a in addresses[:2]
@@ -196,9 +199,19 @@ def test_a_store_that_was_not_waited_for_takes_what_was_written_since() -> None:
     np.testing.assert_array_equal(stored, np.full_like(matrix, 9))
 
 
-def test_what_nobody_wrote_is_not_copied() -> None:
+@pytest.mark.parametrize("written", [0, 1, 15])
+def test_what_nobody_wrote_is_not_copied(written: int) -> None:
+    matrix = pattern(16, 64, "u2")
     with pytest.raises(FaultError, match="a box of from that nobody wrote") as error:
-        copied(pattern(16, 64, "u2"), (16, 64), (0, 0), written=False)
+        copied(matrix, (16, 64), (0, 0), written=written)
+    assert error.value.details["fault"] == "uninitialised"
+    if written:
+        copied(matrix, (written, 64), (0, 0), written=written)
+
+
+def test_a_box_is_stored_whole_or_not_at_all() -> None:
+    with pytest.raises(FaultError, match="was not written whole") as error:
+        copied(pattern(16, 64, "u2"), (16, 64), (0, 0), kind=256)
     assert error.value.details["fault"] == "uninitialised"
 
 
