@@ -88,6 +88,8 @@ class Barriers:
                 if count is None:
                     self._refuse(instr, "bar.arrive needs a thread count")
                 self.arrived[ident] = self.arrived.get(ident, 0) + full.sum(axis=0)
+                for observer in state.observers:
+                    observer.arrive(ident, state.lanes(mask))
                 executor.add(segment.index + 1, mask)
             else:
                 self.parked.append(Parked(segment, instr, full, ident, count, red))
@@ -201,6 +203,9 @@ class Barriers:
                 self._same_place(here, waiting, done)
             elif ident in self.arrived:
                 self.arrived[ident] = np.where(done, 0, self.arrived[ident])
+                for observer in state.observers:
+                    who = state.lanes(waiting & done[None, :])
+                    observer.arrived(ident, state.blocks[done], who)
             self._go_on(here, done, count)
 
     def _same_place(self, here: list[Parked], waiting: Mask, done: Array) -> None:

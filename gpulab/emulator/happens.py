@@ -8,7 +8,8 @@ before y. Kept as times, that is one comparison an access:
 * a meeting of all lanes of a warp: one time a warp;
 * a meeting of some lanes (a member mask): a 32 x 32 table a warp, made when the first one comes,
   row t, column u = up to when t knows what u did; members take over each other's rows;
-* a named barrier of some warps: a warp x warp table a block, likewise;
+* a named barrier of some warps: a warp x warp table a block, likewise; those who only arrived
+  (``bar.arrive``) tell what they knew when they did, and are told nothing;
 * an mbarrier: ``gpulab.emulator.arrivals``.
 
 Lanes of a warp are NOT ordered by running in step: since sm_70 they may drift apart.
@@ -55,6 +56,7 @@ class Clock:
         self.known: Ints | None = None
         self.named: Ints | None = None
         self.arrivals: Arrivals | None = None
+        self._pending: dict[int, Ints] = {}
         self._starts = np.arange(0, threads, WARP)
         self._born = np.minimum(WARP, threads - self._starts)[:, None]
 
@@ -66,6 +68,7 @@ class Clock:
             self.meetings = np.repeat(self.meetings, count, axis=1)
             self.known = None if self.known is None else np.repeat(self.known, count, axis=3)
             self.named = None if self.named is None else np.repeat(self.named, count, axis=2)
+            self._pending = {k: np.repeat(v, count, axis=1) for k, v in self._pending.items()}
 
     def barrier(self, blocks: Ints, participants: Lanes | None, now: int) -> None:
         """These blocks (or the named lanes of each of them) meet."""
@@ -75,16 +78,37 @@ class Clock:
         if participants is None or participants.everyone:
             self.barriers[mine] = now
             return
-        here = participants.per_warp > 0
+        here, named = self._warps(participants)
+        rows = np.where(here[:, None], named, 0).max(axis=0)
+        both = here[:, None] & here[None]
+        self.named = np.where(here[:, None], np.maximum(named, rows[None]), named)
+        self.named[both] = now
+
+    def _warps(self, lanes: Lanes) -> tuple[Bools, Ints]:
+        """Warps of these lanes (warp, column), and the table of named barriers."""
+        here = lanes.per_warp > 0
         if here.shape[1] > 1:
             self.spread()
         if self.named is None:
             self.named = np.zeros((self.warps, self.warps, self.columns), np.int64)
-        here = np.broadcast_to(here, (self.warps, self.columns))
-        rows = np.where(here[:, None], self.named, 0).max(axis=0)
-        both = here[:, None] & here[None]
-        self.named = np.where(here[:, None], np.maximum(self.named, rows[None]), self.named)
-        self.named[both] = now
+        return np.broadcast_to(here, (self.warps, self.columns)), self.named
+
+    def arrive(self, barrier: int, lanes: Lanes, now: int) -> None:
+        """These lanes come to a named barrier and go on."""
+        here, named = self._warps(lanes)
+        known = np.where(here[:, None], named, 0).max(axis=0)
+        known = np.where(here, now, known)
+        self._pending[barrier] = np.maximum(self._pending.get(barrier, 0), known)
+
+    def told(self, barrier: int, blocks: Ints, participants: Lanes) -> None:
+        """Those who waited at a named barrier are told what those who had arrived knew."""
+        if len(blocks) < len(self.blocks):
+            self.spread()
+        here, named = self._warps(participants)
+        pending = self._pending[barrier]
+        self.named = np.where(here[:, None], np.maximum(named, pending[None]), named)
+        mine = slice(None) if self.columns == 1 else np.searchsorted(self.blocks, blocks)
+        pending[:, mine] = 0
 
     def meet(self, lanes: Lanes, members: NDArray[np.uint32], now: int) -> None:
         """Lanes meet inside their warps, each with those its member mask names."""

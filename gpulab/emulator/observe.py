@@ -281,6 +281,13 @@ class Observer:
             participants: who met, for a named barrier with a thread count; None = the whole block.
         """
 
+    def arrive(self, barrier: int, lanes: Lanes) -> None:
+        """These lanes came to a named barrier and go on (``bar.arrive``)."""
+
+    def arrived(self, barrier: int, blocks: NDArray[np.int64], participants: Lanes) -> None:
+        """In these blocks those ``participants`` who waited at a named barrier were joined by all
+        who had arrived at it; ``barrier`` tells of them next."""
+
     def boxes(self, boxes: Boxes) -> None:
         """Tensor copies were issued. Of their side in shared memory, and of what wgmma reads
         there, nothing is told."""

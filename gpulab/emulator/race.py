@@ -84,6 +84,16 @@ class RaceDetector(Observer):
         self._watch.clock.barrier(blocks, participants, self._tick(None))
         self._align()
 
+    def arrive(self, barrier: int, lanes: Lanes) -> None:
+        """What these lanes did is ordered before what those do who wait at the barrier."""
+        self._watch.clock.arrive(barrier, lanes, self._tick(None))
+        self._align()
+
+    def arrived(self, barrier: int, blocks: NDArray[np.int64], participants: Lanes) -> None:
+        """See ``arrive``."""
+        self._watch.clock.told(barrier, blocks, participants)
+        self._align()
+
     def warp_sync(
         self, lanes: Lanes, members: NDArray[np.uint32], opcode: str, location: Location
     ) -> None:
