@@ -71,6 +71,10 @@ class VariantLike(Protocol):
     def lesson(self) -> bool:
         """Wrong on purpose."""
 
+    @property
+    def caught_on(self) -> tuple[str, ...]:
+        """Input families that show a lesson's mistake."""
+
     def instruction(self, capability: Capability) -> str | None:
         """Tensor-core instruction, None for CUDA cores."""
 

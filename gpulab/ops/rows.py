@@ -115,7 +115,7 @@ class RowOp(RowFormula, JudgedOp):
         if asked.families is not None:
             return [get_family(f) for f in asked.families]
         made = families_for(asked.variant.format)
-        names = [*self.quick, *getattr(asked.variant, "caught_on", ())]
+        names = [*self.quick, *asked.variant.caught_on]
         if asked.effort == "full":
             names += made
         return [get_family(n) for n in dict.fromkeys(names) if n in made]

@@ -24,6 +24,7 @@ class Row:
     def __init__(self, format="fp32", tensor_core=None, lesson=False, output=None, contract=""):
         self.format, self.output, self.contract = format, output or format, contract
         self.accumulator, self.lesson, self.tensor_core = "fp32", lesson, tensor_core
+        self.caught_on = ()
 
     def instruction(self, capability):
         return self.tensor_core
