@@ -9,8 +9,8 @@ constant per function. Every value of every sweep must come out equal, or nothin
 
 from __future__ import annotations
 
+import argparse
 import lzma
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,8 +142,13 @@ def half_table(archive: np.lib.npyio.NpzFile, key: str) -> NDArray[np.uint16]:
 
 
 def main() -> None:
-    source, *rest = sys.argv[1:]
-    target = Path(rest[0]) if rest else DEFAULT
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("source", type=Path, help="approx_sm90.npz")
+    parser.add_argument("target", type=Path, nargs="?", default=DEFAULT)
+    options = parser.parse_args()
+    source, target = options.source, options.target
+    if not source.is_file():
+        parser.error(f"{source} is not there")
     out: dict[str, NDArray[np.generic]] = {}
     with np.load(source) as archive:
         for name, sweep in SWEEPS.items():

@@ -9,8 +9,8 @@ of the approximate instructions, drawn with a fixed seed.
 
 from __future__ import annotations
 
+import argparse
 import lzma
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -86,9 +86,14 @@ def approx_sample(archive: np.lib.npyio.NpzFile) -> dict[str, NDArray[np.generic
 
 
 def main() -> None:
-    source = Path(sys.argv[1])
     default = Path(__file__).parents[1] / "tests/data"
-    target = Path(sys.argv[2]) if len(sys.argv) > 2 else default
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("source", type=Path, help="folder of mma_sm90.npz and approx_sm90.npz")
+    parser.add_argument("target", type=Path, nargs="?", default=default)
+    options = parser.parse_args()
+    source, target = options.source, options.target
+    if not source.is_dir():
+        parser.error(f"{source} is no folder")
     target.mkdir(parents=True, exist_ok=True)
     for name, cut, kept in (
         ("mma_sm90.npz", mma_subset, "mma_sm90_subset.npz"),
