@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.numerics._interpolate import FRACTION, interpolate, tables
+from gpulab.numerics._results import F64_MANTISSA
 
 Bits = NDArray[np.uint32]
 
@@ -139,7 +140,7 @@ def _lg2_ftz(x: Bits) -> Bits:
     fixed[x == _ONE] = 0
     negative = fixed < 0
     magnitude = np.where(negative, ~fixed, fixed).astype(np.float64)
-    cut = magnitude.view(np.int64) & np.int64(-1 << (52 - _MANTISSA))
+    cut = magnitude.view(np.int64) & np.int64(-1 << (F64_MANTISSA - _MANTISSA))
     out = (cut.view(np.float64) * 2.0**-_LG2_FRACTION).astype(np.float32).view(np.uint32)
     out |= np.where(negative, _SIGN, np.uint32(0))
     zero, infinity = np.full_like(x, _INF | _SIGN), np.full_like(x, _INF)

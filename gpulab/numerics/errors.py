@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpulab.formats import Format, get
+from gpulab.numerics._results import F64_BIAS, F64_MANTISSA
 
-_F64_MANTISSA = 52
-_F64_BIAS = 1023
-_F64_FRACTION = np.int64((1 << _F64_MANTISSA) - 1)
+_F64_FRACTION = np.int64((1 << F64_MANTISSA) - 1)
 _F64_EXPONENT = np.int64(0x7FF)
 
 Array = NDArray[np.float64]
@@ -108,7 +107,7 @@ def gaps(fmt: Format | str, values: ArrayLike) -> tuple[Array, Array]:
     """
     row = get(fmt) if isinstance(fmt, str) else fmt
     bits = np.ascontiguousarray(values, np.float64).view(np.int64)
-    exponent = ((bits >> _F64_MANTISSA) & _F64_EXPONENT) - _F64_BIAS
+    exponent = ((bits >> F64_MANTISSA) & _F64_EXPONENT) - F64_BIAS
     lowest = row.min_normal_exponent
     outer = _power(np.maximum(exponent, lowest) - row.mantissa_bits)
     at_power = ((bits & _F64_FRACTION) == 0) & (exponent > lowest)
@@ -128,7 +127,7 @@ def ulp_error(fmt: Format | str, got: ArrayLike, want: ArrayLike) -> Array:
 
 def _power(exponent: NDArray[Any]) -> Array:
     """2^exponent for integers in the normal range of float64, without a call to ldexp."""
-    field: NDArray[np.int64] = (exponent + _F64_BIAS).astype(np.int64) << _F64_MANTISSA
+    field: NDArray[np.int64] = (exponent + F64_BIAS).astype(np.int64) << F64_MANTISSA
     return field.view(np.float64)
 
 

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 from gpulab.errors import UsageError
 from gpulab.formats import FORMATS, Format, decode, encode
 from gpulab.formats.threads import spread
+from gpulab.numerics._results import F64_MANTISSA
 
-_F64_MANTISSA = 52
 _ONE = np.uint64(1)
 _MAGNITUDE = np.uint64((1 << 63) - 1)
 _CHUNK = 1 << 15
@@ -59,7 +59,7 @@ def through(fmt: Format, values: ArrayLike) -> NDArray[np.float64]:
     source = np.asarray(values, np.float64)
     flat = np.ascontiguousarray(source).reshape(-1)
     rounded = np.empty(flat.size)
-    dropped = np.uint64(_F64_MANTISSA - fmt.mantissa_bits)
+    dropped = np.uint64(F64_MANTISSA - fmt.mantissa_bits)
     half = (_ONE << (dropped - _ONE)) - _ONE
     lowest, highest = np.array([fmt.min_normal, fmt.max_finite]).view(np.uint64)
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gpulab.formats import Format, get
 from gpulab.numerics import split, tensorcore
+from gpulab.numerics._results import F64_MANTISSA
 from gpulab.numerics.contract import Contract
 from gpulab.numerics.reference import Block
 from gpulab.numerics.tensorcore import DotModel
@@ -120,7 +121,7 @@ def rounder(fmt: Format) -> Callable[[Floats], Floats]:
             return values.astype(np.float32).astype(np.float64)
 
         return single
-    split = float(2 ** (52 - fmt.mantissa_bits) + 1)
+    split = float(2 ** (F64_MANTISSA - fmt.mantissa_bits) + 1)
 
     def cut(values: Floats) -> Floats:
         scaled = split * values

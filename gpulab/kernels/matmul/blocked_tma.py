@@ -13,8 +13,9 @@ from dataclasses import astuple, dataclass, replace
 from functools import partial
 
 from gpulab.kernels.matmul import blocked
+from gpulab.kernels.matmul.mma import LARGEST_DIM
 from gpulab.kernels.matmul.simt import params
-from gpulab.kernels.matmul.wgmma import HOPPER, LARGEST_DIM, PITCH_BYTES
+from gpulab.kernels.matmul.wgmma import HOPPER, PITCH_BYTES
 from gpulab.kernels.matmul.wgmma_tiles import BARRIER_BYTES, H200_MULTIPROCESSORS
 from gpulab.registry import (
     Capability,

@@ -97,7 +97,7 @@ TILES_BY_FORMAT: dict[str, dict[Capability, Tile]] = {
 }
 """Where a format has rows of its own; the others take ``TILES``."""
 
-_F32 = "the running sum is kept by the tensor core in float32, cut rather than rounded"
+FLOAT_SUM = "the running sum is kept by the tensor core in float32, cut rather than rounded"
 
 VARIANTS = (
     Variant(
@@ -109,7 +109,7 @@ VARIANTS = (
             ((7, 5), "mma.sync.m16n8k8.f32.f16.f16.f32"),
             ((8, 0), "mma.sync.m16n8k16.f32.f16.f16.f32"),
         ),
-        note=_F32,
+        note=FLOAT_SUM,
     ),
     Variant(
         "bf16",
@@ -117,10 +117,15 @@ VARIANTS = (
         "fp32",
         (8, 0),
         (((8, 0), "mma.sync.m16n8k16.f32.bf16.bf16.f32"),),
-        note=_F32,
+        note=FLOAT_SUM,
     ),
     Variant(
-        "tf32", "fp32", "fp32", (8, 0), (((8, 0), "mma.sync.m16n8k8.f32.tf32.tf32.f32"),), note=_F32
+        "tf32",
+        "fp32",
+        "fp32",
+        (8, 0),
+        (((8, 0), "mma.sync.m16n8k8.f32.tf32.tf32.f32"),),
+        note=FLOAT_SUM,
     ),
     *(
         Variant(

@@ -7,6 +7,7 @@ from functools import partial
 
 from gpulab.formats import get, storage_dtype
 from gpulab.kernels.matmul import simt
+from gpulab.kernels.matmul.mma import FLOAT_SUM, LARGEST_DIM
 from gpulab.kernels.matmul.wgmma_tiles import (
     BOX_ROWS,
     H200_MULTIPROCESSORS,
@@ -32,13 +33,10 @@ from gpulab.registry import (
 HOPPER: Capability = (9, 0)
 PITCH_BYTES = 16
 """Rows that TMA copies begin on multiples of it."""
-LARGEST_DIM = 2**31 - 1024
-"""Coordinates are 32-bit and may run one tile past the end."""
 PROMOTION = 128
 """Terms of a slab of fp8, after which sums are promoted."""
 
 FAST, PROMOTED_SUMS = "fast", "promoted"
-_F32 = "the running sum is kept by the tensor core in float32, cut rather than rounded"
 _K_MAJOR = "B is transposed by a launch of its own before, whose time is reported apart"
 _NOTES = {
     FAST: f"the tensor core's own accumulator of 13 fraction bits; {_K_MAJOR}",
@@ -58,7 +56,7 @@ def _variant(fmt: str, output: str, contract: str = "") -> Variant:
         ((HOPPER, f"wgmma.m64n256k{_DEPTHS[size]}.f32.{operand}.{operand}"),),
         contract=contract,
         promotion=PROMOTION if contract == PROMOTED_SUMS else None,
-        note=_NOTES.get(contract, _F32 if size == 2 else f"{_F32}; {_K_MAJOR}"),
+        note=_NOTES.get(contract, FLOAT_SUM if size == 2 else f"{FLOAT_SUM}; {_K_MAJOR}"),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpulab.kernels.matmul import simt, wgmma
+from gpulab.kernels.matmul.mma import LARGEST_DIM
 from gpulab.kernels.matmul.wgmma_tiles import BARRIER_BYTES, ROW_BYTES, WARPGROUP
 from gpulab.numerics.split import TF32_SPLIT
 from gpulab.registry import (
@@ -136,8 +137,8 @@ def steps(variant: Variant, capability: Capability, dims: Dims) -> tuple[Step, .
 
 def supports(variant: Variant, capability: Capability, dims: Dims) -> str | None:
     """TMA's rule for strides, the same for what is read by vectors, and 32-bit coordinates."""
-    if max(dims[d] for d in "mnk") > wgmma.LARGEST_DIM:
-        return f"m, n and k <= {wgmma.LARGEST_DIM} (coordinates are 32-bit)"
+    if max(dims[d] for d in "mnk") > LARGEST_DIM:
+        return f"m, n and k <= {LARGEST_DIM} (coordinates are 32-bit)"
     for name, dim in (("A", "k"), ("B", "n")):
         if dims[dim] * 4 % wgmma.PITCH_BYTES:
             return (
