@@ -6,8 +6,8 @@
 //               residual_out is rounded.
 //   SumRounded  rounded-sum: the sum as residual_out stores it.
 // Everything else is rmsnorm/row.cu: the row stays on the chip, sums are float32, the normalised value is
-// rounded to the weight's type before the multiplication. For fp32-sum both addends stay, since
-// their float32 sum has no shorter exact form.
+// rounded to the weight's type before the multiplication. Both addends stay on the chip, and are added anew
+// in each pass: their float32 sum has no shorter exact form.
 //
 // Limits: cols a multiple of kVec; pointers aligned to 16 bytes. Source: see rmsnorm/row.cu.
 #include "common/stream.cuh"

@@ -74,7 +74,7 @@ declare(
         TWO_ARRAYS,
         arrays=2,
     ),
-    idea="the sum is rounded first: half of what must stay on the chip, another contract",
+    idea="x + residual rounded to storage before variance and normalisation: another contract",
     order=21,
     rows=ROUNDED,
     params=residual_params,

@@ -23,7 +23,7 @@ declare(
     "softmax",
     "two_pass",
     RowKernel("softmax/{way}.cu", ENTRY % "TwoPass", MAXIMUM_FIRST),
-    idea="the maximum first, then the sum of exponentials beside it",
+    idea="the maximum first, then the sum of exponentials relative to it",
     order=10,
     rows=variants(SAME),
     params=params,
