@@ -207,7 +207,7 @@ class _Parser:
         def divide(dims: Mapping[str, int]) -> int:
             divisor = below(dims)
             if divisor == 0:
-                raise self.where.error("division by zero", place)
+                raise self.where.error("division by zero", place, "divide by at least 1")
             return above(dims) // divisor
 
         return divide

@@ -62,8 +62,9 @@ class Launch:
         value = part(dims)
         if value < least:
             shown = " ".join(f"{k}={v}" for k, v in dims.items())
-            message = f"{part.text} is {value} at {shown}: at least {least} is needed"
-            raise part.where.error(message, fix="round up with ceil(a/b), or use max(1, ...)")
+            named = part.text if part.text == str(value) else f"{part.text} is {value} at {shown}"
+            fix = f"round up with ceil(a/b), or use max({least}, ...)"
+            raise part.where.error(f"{named}: at least {least} is needed", fix=fix)
         return value
 
 
@@ -116,7 +117,9 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", fix="name one you may read"
+        ) from None
     if len(raw) > MAX_BYTES:
         size = path.stat().st_size
         raise UsageError(
@@ -211,7 +214,8 @@ def _claim(key: str, entry: _Entry) -> float | str:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise entry.where.error(f"claim {key}={entry.value}: a finite number >= 0 is needed")
+        message = f"claim {key}={entry.value}: a finite number >= 0 is needed"
+        raise entry.where.error(message, fix=f"for example {key}=0.0026")
     return value
 
 
@@ -219,7 +223,7 @@ def _keep(target: dict[str, _Entry], known: Sequence[str], key: str, entry: _Ent
     if key not in known:
         raise entry.where.error(f"unknown key {key!r}", fix=f"the keys are {', '.join(known)}")
     if key in target:
-        raise entry.where.error(f"{key} is given twice")
+        raise entry.where.error(f"{key} is given twice", fix=f"leave one {key}= out")
     target[key] = entry
 
 
@@ -261,16 +265,15 @@ def _pair_hint(rest: str) -> str:
 
 
 def _python_header(name: str, text: str) -> tuple[dict[str, _Entry], dict[str, _Entry]]:
+    lines = text.splitlines()
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        line, column = error.lineno or 1, error.offset or 1
-        raise UsageError(
-            f"{name}:{line}:{column}: {error.msg}", file=name, line=line, column=column
-        ) from None
+        line = error.lineno or 1
+        place = Where(name, line, "".join(lines[line - 1 : line]), max(1, error.offset or 1) - 1)
+        raise place.error(error.msg, fix="correct that line") from None
     except (MemoryError, RecursionError, ValueError) as error:
         raise UsageError(f"{name} cannot be parsed: {error or type(error).__name__}") from None
-    lines = text.splitlines()
     entries: dict[str, _Entry] = {}
     claims: dict[str, _Entry] = {}
     for node in tree.body:

@@ -75,6 +75,12 @@ def test_what_the_grammar_does_not_have_is_refused_at_its_column(text, column, h
     assert error.message.splitlines()[-1].index("^") == 2 + column - 1
 
 
+def test_a_division_by_nothing_says_what_to_do():
+    with pytest.raises(UsageError, match="division by zero") as caught:
+        value("n//(m-33)")
+    assert caught.value.fix
+
+
 @pytest.mark.parametrize("text", ["n//(m-33)", "ceil(1/(m-33))", "9999999999999999*9999999999999"])
 def test_impossible_values_are_refused(text):
     with pytest.raises(UsageError):
@@ -85,8 +91,12 @@ def test_a_launch_that_is_empty_somewhere_is_refused():
     where = Where("x.cu", 1, "n//70", 0)
     launch = Launch(parse_list("16", (), where), parse_list("n//70", ("n",), where), None)
     assert launch.plan({"n": 140}).grid == (2, 1, 1)
-    with pytest.raises(UsageError, match="at least 1"):
+    with pytest.raises(UsageError, match="n//70 is 0 at n=65: at least 1 is needed"):
         launch.plan({"n": 65})
+    none = Launch(parse_list("0", (), where), launch.grid, None)
+    with pytest.raises(UsageError, match=":1: 0: at least 1 is needed") as caught:
+        none.plan({"n": 140})
+    assert "max(1, ...)" in caught.value.fix
 
 
 def declared(tmp_path, header, name="x.cu"):
@@ -125,6 +135,20 @@ def test_bad_declarations_are_refused(line, tmp_path):
     with pytest.raises(UsageError) as caught:
         declared(tmp_path, f"// gpulab: exercise=e block=1 grid=1\n// gpulab: {line}\n")
     assert caught.value.details["line"] == 2
+    assert caught.value.fix
+
+
+def test_python_that_is_none_is_shown_where_it_ends_to_be(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        declared(tmp_path, "LAUNCH = {}\ndef f(:\n", "x.py")
+    first, line, caret = caught.value.message.splitlines()
+    assert first.startswith("x.py:2:7: ")
+    assert line[caret.index("^")] == ":"
+    assert caught.value.details["column"] == 7
+    assert caught.value.fix
+    with pytest.raises(UsageError, match=r"x\.py:1:\d+: ") as caught:
+        declared(tmp_path, "(", "x.py")
+    assert caught.value.details["line"] == 1
 
 
 def test_both_languages_say_the_same(tmp_path):
