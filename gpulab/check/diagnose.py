@@ -59,6 +59,8 @@ FAULTS = {
 
 WHERE_SAYS_MORE = ("zeros", "dropped-terms", "row-scale")
 """Diagnoses that say less than a telling place."""
+VAGUE = ("unrecognised", "row-scale")
+"""Diagnoses that another failing input may make more precise."""
 
 
 def of_error(error: GpulabError, subject: Subject | None = None) -> Diagnosis:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpulab import exercises
-from gpulab.check import claims, diagnose, measuring, ptx, sampling, speed, submission
+from gpulab.check import beyond, claims, diagnose, measuring, ptx, sampling, speed, submission
 from gpulab.check.client import Client
 from gpulab.check.evidence import Diagnosis, Result
 from gpulab.check.gathering import gather
@@ -36,8 +36,6 @@ REASON_FIX = {
 }
 MOST_LOOKED_AT = 4
 """Failing inputs of a case that are run again to see what they look like."""
-VAGUE = ("unrecognised", "row-scale")
-"""Diagnoses that another failing input may make more precise."""
 NORMAL = "normal"
 """The family on which a case is looked at where the gates name none."""
 
@@ -147,7 +145,7 @@ def _stages(check: Check, submitted: Submitted, shapes: Sequence[Shape]) -> None
     try:
         if shapes:
             _diagnose(check, submitted)
-            _beyond(check, submitted)
+            beyond.judge(check, submitted)
             _further(check, submitted)
         right = check.failing() is None and check.result.diagnosis is None
         if right and check.options.only in (None, check.timed_token):
@@ -200,22 +198,6 @@ def _diagnose(check: Check, submitted: Submitted) -> None:
         check.result.facts["notes"] = list(judgement.notes)
 
 
-def _beyond(check: Check, submitted: Submitted) -> None:
-    """Inputs that the gates do not use: every element within its bound there too."""
-    if check.failing() is not None:
-        return
-    shape = check.exercise.shape("full")
-    setting = check.setting(shape.dims)
-    for name, inputs in check.subject.beyond(setting).items():
-        submitted.load()
-        found = diagnose.of_case(check.subject, setting, inputs, submitted.at(shape.dims))
-        if found is not None and found.share:
-            check.result.note("arithmetic", "FAIL", f"{name}: {found.text}")
-            check.result.facts["replay"] = str(check.token(shape))
-            check.result.diagnosis = replace(found, text=f"{name}: {found.text}")
-            return
-
-
 def _looks_like(
     check: Check, submitted: Submitted, shape: Shape, judgement: Judgement
 ) -> Diagnosis | None:
@@ -230,7 +212,7 @@ def _looks_like(
             continue
         submitted.load()
         found = diagnose.of_case(check.subject, setting, inputs, submitted.at(shape.dims))
-        if found is not None and found.slug not in VAGUE:
+        if found is not None and found.slug not in diagnose.VAGUE:
             return found
         kept = kept or found
     return kept
@@ -259,7 +241,15 @@ def _witness(check: Check, submitted: Submitted) -> None:
         return
     text = ptx.arithmetic(submitted.code.ptx, check.instructions)
     against = None
-    if seen is not None:
+    if seen is not None and seen.wrong:  # where everything else is right
+        shown = " ".join(f"{k}={v}" for k, v in submitted.dims.items())
+        against = Diagnosis(
+            "other-shape",
+            f"right at the shapes above, but not at {shown}, where no rounding is left to tell",
+            "look for what is another there: dims that are whole vectors or tiles while others are "
+            "not",
+        )
+    elif seen is not None:
         text, against = f"{text}; {seen.text}", seen.against
     if against is None and not check.instructions and check.exercise.tensor_cores == "required":
         against = Diagnosis(

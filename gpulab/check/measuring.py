@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpulab import ops
 from gpulab.check import building, submission
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.runner import Submitted
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 
 LOADS = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
 STORES = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio"
+FMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
 WASTEFUL = 1.5
 """Multiple of the starter's sectors per request from which access is called uncoalesced."""
 REPEATS = 32
+MOST_STRAIGHT = 0.5
+"""Share of the bytes of a kernel without tiles that one with tiles may load."""
 READS_SLACK = 0.25
 """Reading of inputs that is no pass: a first element again, an overlap."""
 
@@ -90,7 +94,7 @@ def state(check: Check, submitted: Submitted) -> None:
             text = f"with {', '.join(changed)} as an earlier launch might leave it: {error.message}"
             depends(check, shape, text)
             return
-        if not _right(check, shape, inputs, got):
+        if not right(check, shape, inputs, got):
             depends(check, shape, f"the result depends on what is left in {', '.join(changed)}")
             return
     check.result.note("state", "PASS", f"{', '.join(changed)} change, the result does not")
@@ -100,7 +104,8 @@ def _bytes(outputs: Mapping[str, Any]) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in outputs.items()}
 
 
-def _right(check: Check, shape: Shape, inputs: Arrays, got: Mapping[str, Any]) -> bool:
+def right(check: Check, shape: Shape, inputs: Arrays, got: Mapping[str, Any]) -> bool:
+    """Whether every element is within its bound."""
     expected = check.subject.expected(check.setting(shape.dims), inputs)
     return all(bool(one.ok(one.values(got[one.name])).all()) for one in expected)
 
@@ -140,24 +145,51 @@ def memory(check: Check) -> None:
     if slow:
         text += f"; the {' and '.join(slow)}s are uncoalesced: neighbouring threads should touch "
         text += "neighbouring elements"
-    if check.exercise.tensor_cores == "required" and not mine.get("tensor_products"):
-        check.result.note("witness", "FAIL", "no product was formed on a tensor core")
-        if check.result.diagnosis is None:
-            check.result.diagnosis = Diagnosis(
-                "no-tensor-cores", "the kernel has mma instructions but executes none", ""
-            )
-    _passes(check, shape, float(mine.get("global_load_bytes") or 0))
+    _asked_for(check, shape, mine)
+    _passes(check, submitted, shape, mine)
     check.result.facts["counters"] = mine
     check.result.facts["starter_counters"] = {k: base.get(k) for k in (LOADS, STORES)}
     check.result.note("memory", "note", text)
 
 
-def _passes(check: Check, shape: Shape, loaded: float) -> None:
-    """How often the inputs are read, where the exercise limits it."""
+def _asked_for(check: Check, shape: Shape, mine: Mapping[str, Any]) -> None:
+    """Tensor cores and tiles that the exercise asks for do the work and are no decoration."""
+    products = ops.get(check.exercise.op).flops(shape.dims) // 2
+    against = None
+    formed, elsewhere = mine["tensor_products"], mine[FMA]
+    if check.exercise.tensor_cores == "required" and (formed < products or elsewhere >= products):
+        against = Diagnosis(
+            "no-tensor-cores",
+            f"the kernel has mma instructions, but of {products} products tensor cores form "
+            f"{formed} and CUDA cores {elsewhere}",
+            "multiply all tiles with mma.sync, those with tails filled up with zeros",
+        )
+    loaded = mine["global_load_bytes"]
+    straight = products * sum(p.dtype.itemsize for p in check.exercise.params if p.role == "in")
+    if check.exercise.shared_tiles and loaded > straight * MOST_STRAIGHT:
+        against = Diagnosis(
+            "no-tiles",
+            f"the kernel has shared memory, but reads {loaded} bytes of global memory where "
+            f"reading it for every product is {straight}",
+            "bring tiles of the inputs to __shared__ arrays, then read them from there",
+        )
+    if against is not None:
+        check.result.note("witness", "FAIL", against.text)
+        check.result.facts.setdefault("replay", str(check.token(shape)))
+        check.result.diagnosis = check.result.diagnosis or against
+
+
+def _passes(check: Check, submitted: Submitted, shape: Shape, mine: Mapping[str, Any]) -> None:
+    """How often the inputs are read, where the exercise limits it: in the longest rows too."""
     most = check.exercise.most_reads
     if most is None:
         return
-    times = loaded / sum(array.nbytes for array in check.stored(shape).values())
+    long = check.exercise.shapes[-1]
+    counts = ((shape, mine), (long, _count(check, submitted, long)))
+    times = max(
+        counted["global_load_bytes"] / sum(array.nbytes for array in check.stored(at).values())
+        for at, counted in counts
+    )
     if times <= most + READS_SLACK:
         check.result.note("memory", "note", f"the inputs are read {times:.3g} times")
         return

@@ -71,6 +71,7 @@ class Submitted:
     mode: str = "plain"
     blocks: Sequence[int] | None = None
     most: int | None = None
+    scalars: Mapping[str, float] = field(default_factory=dict)
     last: Message = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     printed: str = ""
@@ -99,6 +100,7 @@ class Submitted:
         mode: str = "plain",
         blocks: Sequence[int] | None = None,
         most: int | None = None,
+        scalars: Mapping[str, float] | None = None,
     ) -> Submitted:
         """The same at other dims.
 
@@ -107,8 +109,10 @@ class Submitted:
             mode: of the emulated device.
             blocks: run these alone (emulated device); None: all.
             most: instructions that a launch may take there; None: as the work needs.
+            scalars: values in the stead of the operation's own.
         """
         self.dims, self.mode, self.blocks, self.most = dict(dims), mode, blocks, most
+        self.scalars = scalars or {}
         return self
 
     def plan(self) -> LaunchPlan:
@@ -132,7 +136,7 @@ class Submitted:
     def numbers(self) -> dict[str, Any]:
         """What the kernel takes by value: dims and the operation's scalars."""
         op = ops.get(self.exercise.op)
-        return {**self.dims, **op.scalars(self.exercise.variant, self.dims)}
+        return {**self.dims, **op.scalars(self.exercise.variant, self.dims), **self.scalars}
 
     def __call__(self, inputs: Mapping[str, NDArray[Any]], *, poison: int) -> RunResult:
         """One launch on fresh memory.

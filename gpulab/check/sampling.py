@@ -2,12 +2,14 @@
 
 The whole of that size is too much to emulate, but blocks that do not wait for each other compute
 the same alone. A few of them are launched, drawn from the seed, and what they write is held to the
-same bounds as everything else: a kernel that takes another path at large sizes is seen.
+same bounds as everything else: a kernel that takes another path at large sizes is seen. Races are
+looked for there, since loops turn many times, and so is a grid that is too small for the result.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,40 +53,86 @@ def sample(check: Check, submitted: Submitted) -> None:
     """
     run, shape = check.watched, check.timed_shape
     shown = " ".join(f"{k}={v}" for k, v in shape.dims.items())
-    if check.options.device == "cuda":
-        _of_the_whole(check, submitted, shown)
-        return
-    if run is None or ptx.meets(run.code.ptx):
+    alone = check.options.device == "emulated"
+    if alone and (run is None or ptx.meets(run.code.ptx)):
         text = f"{shown} needs a card: the blocks meet by atomics, a few alone tell nothing"
         check.result.note(STAGE, "not run", text)
         return
-    if not check.options.timed:
+    if alone and not check.options.timed:
         check.result.note(STAGE, "not run", "not asked for")
         return
     check.progress(shown)
     check.present = shape
+    if not alone:
+        _of_the_whole(check, submitted, shown)
+    if run is not None and not ptx.meets(run.code.ptx) and check.result.diagnosis is None:
+        _a_few_blocks(check, run, shown, alone)
+
+
+def _a_few_blocks(check: Check, run: Submitted, shown: str, alone: bool) -> None:
+    """Blocks at the timed size on the emulated device; beside a card they are looked at for faults
+    and races only."""
+    shape = check.timed_shape
     setting = check.setting(shape.dims)
     key = (check.exercise.name, setting.variant, check.capability, check.seed)
     inputs = check.cache.get(("timed inputs", *key), lambda: _inputs(check) or check.stored(shape))
     run.load()
-    grid = run.at(shape.dims).plan().grid
-    chosen = _choose(math.prod(grid), check.seed)
+    count = math.prod(run.at(shape.dims).plan().grid)
+    chosen = _choose(count, check.seed)
+
+    def written(blocks: Sequence[int]) -> Arrays:
+        few = run.at(shape.dims, "races", blocks=blocks, most=BUDGET)
+        return few(inputs, poison=structure.POISONS[0]).outputs
+
     try:
-        few = run.at(shape.dims, blocks=chosen, most=BUDGET)
-        got = few(inputs, poison=structure.POISONS[0]).outputs
+        got = written(chosen)
+        if not alone:
+            return
+        places, parts = _touched(check, got)
+        seen = _right(check, inputs, places, parts)
+        missing = seen and _missing(got, written, chosen, count)
     except KernelTimeoutError:
-        text = f"{shown} needs a card: {len(chosen)} blocks take too long to emulate"
-        check.result.note(STAGE, "not run", text)
+        if alone:
+            text = f"{shown} needs a card: {len(chosen)} blocks take too long to emulate"
+            check.result.note(STAGE, "not run", text)
         return
-    places, parts = _touched(check, got)
-    seen = _right(check, inputs, places, parts)
+    blocks = f"{len(chosen)} of {count} blocks at {shown}"
     if seen is None:
         return
-    blocks = f"{len(chosen)} of {math.prod(grid)} blocks at {shown}"
-    if seen:
+    if missing:
+        fix = (
+            "launch as many blocks as the result has tiles, or let each go on in steps of the grid"
+        )
+        check.result.diagnosis = replace(there_alone(check, missing), fix=fix)
+        check.result.note(STAGE, "FAIL", check.result.diagnosis.text)
+        check.result.facts["replay"] = str(check.timed_token)
+    elif seen:
         check.result.note(STAGE, "PASS", f"{blocks}: all {seen} elements that they write are right")
     else:
         check.result.note(STAGE, "not run", f"{blocks} write nothing")
+
+
+def _missing(
+    got: Arrays, written: Callable[[Sequence[int]], Arrays], chosen: Sequence[int], count: int
+) -> str:
+    """That so many blocks cannot write a whole output even if all wrote as much as one does at
+    most; empty where they can."""
+
+    def sizes(outputs: Arrays) -> dict[str, int]:
+        poison = structure.POISONS[0]
+        return {n: int((~structure.poisoned(a, poison)).sum()) for n, a in outputs.items()}
+
+    if all(n * count >= got[name].size * len(chosen) for name, n in sizes(got).items()):
+        return ""
+    each = [sizes(written((block,))) for block in chosen]
+    for name, array in got.items():
+        most = max(one[name] for one in each)
+        if 0 < most * count < array.size:
+            return (
+                f"{count} blocks that write at most {most} elements of {name} each are too few for "
+                f"its {array.size}"
+            )
+    return ""
 
 
 def _inputs(check: Check) -> Arrays | None:
@@ -95,7 +143,7 @@ def _inputs(check: Check) -> Arrays | None:
 def _of_the_whole(check: Check, submitted: Submitted, shown: str) -> None:
     """On a card: all that is computed of inputs that do not repeat, some of it judged."""
     shape, text = check.timed_shape, f"{shown} is judged whole"
-    check.present, inputs = shape, _inputs(check)
+    inputs = _inputs(check)
     if inputs is not None:
         submitted.load()
         got = submitted.at(shape.dims)(inputs, poison=structure.POISONS[0]).outputs

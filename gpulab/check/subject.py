@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,6 +88,31 @@ class Expected:
 
 
 @dataclass(frozen=True)
+class Beyond:
+    """Inputs that the gates do not use and that a right kernel must get right too.
+
+    Args:
+        name: for messages.
+        inputs: as stored.
+        text: what it is where results that were right elsewhere tell nothing here.
+        fix: what to do then.
+        slug: of the diagnosis then; empty: as found.
+        scalars: what the kernel is given in the stead of the operation's own values.
+        sent: inputs that it is given in the stead of these, by name.
+        subject: knows what is right there; None: the operation's own.
+    """
+
+    name: str
+    inputs: Arrays
+    text: str
+    fix: str
+    slug: str = ""
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    sent: Arrays = field(default_factory=dict)
+    subject: Subject | None = None
+
+
+@dataclass(frozen=True)
 class Seen:
     """What a witness saw.
 
@@ -142,9 +167,9 @@ class Subject(ABC):
         such. What is judged whole may repeat rows; a kernel that knows how must not pass by it."""
         return None
 
-    def beyond(self, setting: Setting) -> Mapping[str, Arrays]:
-        """Stored inputs by name that the gates do not use and a right kernel must get right too."""
-        return {}
+    def beyond(self, setting: Setting) -> Sequence[Beyond]:
+        """Inputs that the gates do not use and a right kernel must get right too."""
+        return ()
 
     @abstractmethod
     def expected(self, setting: Setting, inputs: Inputs) -> tuple[Expected, ...]:

@@ -38,14 +38,14 @@ EXERCISE = Exercise(
     shapes=(
         Shape(_dims(1, 1, 1, 8), "one element", DEFAULT[:2]),
         Shape(_dims(9, 13, 43, 8), "an odd k, and a last group that is not whole", DEFAULT, "full"),
-        Shape(_dims(3, 37, 70, 32), "few rows: the shape of inference", DEFAULT[:2]),
+        Shape(_dims(3, 38, 70, 24), "few rows, a group that is no power of two", DEFAULT[:2]),
         Shape(
             _dims(16, 32, 64, 32),
             "whole tiles: the path without guards",
             DEFAULT[:2],
             counted=True,
         ),
-        Shape(_dims(5, 9, 512, 64), "a long sum: what the accumulator rounds away", DEFAULT[:2]),
+        Shape(_dims(5, 12, 512, 64), "a long sum; n is a multiple of 4, not of 8", DEFAULT[:2]),
     ),
     timed=_dims(16, 4096, 4096, 128),
     statement=(

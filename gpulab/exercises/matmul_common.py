@@ -33,9 +33,15 @@ def shapes(long_k: int = 1024) -> tuple[Shape, ...]:
         replace(
             shape(33, 65, 47, "tails on every side, m != n != k"), families=DEFAULT, effort="full"
         ),
-        shape(48, 19, 130, "fewer columns than rows, k not a multiple of a tile"),
+        shape(5, 6, 10, "n and k are multiples of 2 only: a vector path that asks too little"),
+        shape(48, 20, 132, "n and k are multiples of 4, not of 8; fewer columns than rows"),
         replace(shape(64, 64, 64, "whole tiles: the path without guards"), counted=True),
-        shape(16, 24, long_k, "a long sum: what the accumulator rounds away"),
+        shape(
+            13,
+            24,
+            long_k,
+            "a long sum: what the accumulator rounds away; n and k are whole vectors",
+        ),
     )
 
 

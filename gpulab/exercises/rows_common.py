@@ -26,9 +26,11 @@ def shapes(quick: Sequence[str], every: Sequence[str]) -> tuple[Shape, ...]:
     return (
         Shape(dims(1, 1), "one element", usual),
         Shape(dims(13, 137), "a tail in every loop over the columns", tuple(every), "full"),
-        Shape(dims(70, 3), "more rows than columns", usual[:2]),
+        Shape(dims(70, 6), "more rows than columns, which are a multiple of 2 only", usual[:2]),
         Shape(dims(16, 256), "whole tiles: the path without guards", usual[:2], counted=True),
-        Shape(dims(3, 1037), "a long row: more columns than threads", usual),
+        Shape(
+            dims(3, 1036), "a long row: more columns than threads, a multiple of 4, not of 8", usual
+        ),
     )
 
 

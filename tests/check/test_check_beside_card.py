@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpulab import exercises
+from gpulab import arch, exercises
 from gpulab.check import workbench
 from gpulab.errors import FaultError, KernelTimeoutError
 from gpulab.ops import rows_data
@@ -104,7 +104,8 @@ def test_what_a_card_does_not_show_is_seen_beside_it(path, slug, code, on_card):
 
 
 def test_a_card_that_is_not_emulated_is_not_watched_and_says_so(on_card, monkeypatch):
-    monkeypatch.setattr("gpulab.check.session.arch", SimpleNamespace(EMULATED=((8, 9),)))
+    few = SimpleNamespace(**{**vars(arch), "EMULATED": ((8, 9),)})
+    monkeypatch.setattr("gpulab.check.session.arch", few)
     result = on_card(NAIVE)
     assert result.verdict == "PASS", result.reason
     assert stage(result, "races").status == "not run"
@@ -195,3 +196,15 @@ def test_what_is_judged_whole_by_rows_that_repeat_is_judged_by_others_too(
         assert result.verdict == "PASS", result.reason
         assert "judged whole, and " in told.text
         assert "rows of inputs that do not repeat" in told.text
+
+
+def test_a_race_that_only_long_loops_show_is_looked_for_beside_the_card(on_card, monkeypatch):
+    """At k up to 64 there is one tile; the timed size has two, and a card shows nothing of it."""
+    deep = TESTS / "submissions" / "wrong" / "tiled-matmul" / "race" / "deep_tile.cu"
+    shown = exercises.get("tiled-matmul")
+    short = tuple(replace(s, dims={**s.dims, "k": min(s.dims["k"], 64)}) for s in shown.shapes)
+    small = replace(shown, shapes=short, timed={"m": 24, "n": 20, "k": 128})
+    monkeypatch.setitem(exercises.catalogue(), "tiled-matmul", small)
+    result = on_card(deep)
+    assert (result.verdict, result.diagnosis.slug, result.exit_code) == ("FAIL", "race", 6)
+    assert "k128" in result.facts["replay"]

@@ -11,6 +11,7 @@ from gpulab.emulator.machine import Machine
 
 TESTS = Path(__file__).resolve().parents[1]
 CHEAT = TESTS / "exploits" / "files" / "half_at_the_timed_size_only.cu"
+WRONG = TESTS / "submissions" / "wrong"
 NAIVE = TESTS / "submissions" / "correct" / "fp16-matmul" / "naive.cu"
 
 
@@ -60,6 +61,32 @@ def test_blocks_that_meet_by_atomics_are_not_looked_at_alone(judged, tmp_path):
     assert result.verdict == "PASS", result.reason
     assert stage(result).status == "not run"
     assert "atomics" in stage(result).text
+
+
+def test_a_grid_too_small_for_the_result_is_told(judged):
+    result = judged(WRONG / "softmax" / "timed-size" / "too_few_blocks.cu")
+    assert result.verdict == "FAIL"
+    assert (
+        "1024 blocks that write at most 4096 elements of y each are too few for its 16777216"
+        in (result.diagnosis.text)
+    )
+    assert "grid" in result.diagnosis.fix
+    assert "4096" in result.facts["replay"]
+
+
+def test_blocks_that_have_nothing_to_do_are_no_grid_too_small(judged, tmp_path):
+    idle = changed(tmp_path, "grid=ceil(n/16),ceil(m/16)", "grid=ceil(n/16),ceil(m/16),2")
+    idle = changed(tmp_path, "float sum", "if (blockIdx.z) return; float sum", idle)
+    result = judged(idle)
+    assert result.verdict == "PASS", result.reason
+    assert stage(result).status == "PASS"
+
+
+def test_a_race_of_long_loops_is_seen_there(judged):
+    """At smaller sizes a block has one row, and nothing to overwrite."""
+    result = judged(WRONG / "rmsnorm" / "race" / "between_rows.cu")
+    assert (result.verdict, result.diagnosis.slug, result.exit_code) == ("FAIL", "race", 6)
+    assert "4096" in result.facts["replay"]
 
 
 def test_blocks_that_take_too_long_leave_it_to_a_card(judged, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 
 from gpulab.check import ptx
 from gpulab.check.hypotheses import constant, misplaced, scaled, zeros
-from gpulab.check.subject import Arrays, Expected, Inputs, Seen, Setting, Subject
+from gpulab.check.subject import Arrays, Beyond, Expected, Inputs, Seen, Setting, Subject
 from gpulab.check.subjects import int4_mistakes
 from gpulab.check.subjects import matmul_witness as witness
 from gpulab.check.subjects.matmul import LEAST_BITS
-from gpulab.formats import decode, encode
+from gpulab.formats import decode, encode, get
 from gpulab.numerics import gates
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.contract import Capability
@@ -81,6 +82,25 @@ class Int4(Subject):
 
         ideal = contract.values(contract.store(right))
         return (Expected("c", contract.output, right, d, ideal, ok),)
+
+    def beyond(self, setting: Setting) -> Sequence[Beyond]:
+        """See ``Subject``: subnormal activations, and then scales."""
+        small, usual = (self.inputs(setting, name) for name in ("subnormal", "normal"))
+        assert small is not None
+        assert usual is not None
+        row = get(ACTIVATIONS)
+        scales = decode(ACTIVATIONS, usual["scales"])
+        size = 2.0 ** math.floor(math.log2(row.min_normal / np.abs(scales).max()))
+        told = (
+            "subnormal halves are read as zero or wrongly",
+            "__half2float converts them too; a number whose exponent field is 0 is its mantissa",
+            "flushed-subnormals",
+        )
+        low = {**usual, "scales": encode(ACTIVATIONS, scales * size)}
+        return (
+            Beyond("A below the smallest normal number", small, *told),
+            Beyond("scales below the smallest normal number", low, *told),
+        )
 
     def moving(self, setting: Setting) -> Mapping[str, int]:
         """See ``Subject``: the rows of A, and with them those of C."""

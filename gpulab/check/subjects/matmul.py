@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpulab.check import ptx
 from gpulab.check.hypotheses import constant, misplaced, scaled, zeros
-from gpulab.check.subject import Arrays, Expected, Inputs, Seen, Setting, Subject
+from gpulab.check.subject import Arrays, Beyond, Expected, Inputs, Seen, Setting, Subject
 from gpulab.check.subjects import matmul_witness as witness
 from gpulab.check.subjects.matmul_mistakes import (
     flushed,
@@ -20,7 +21,7 @@ from gpulab.check.subjects.matmul_mistakes import (
     rounded_inputs,
 )
 from gpulab.errors import UsageError
-from gpulab.formats import decode
+from gpulab.formats import decode, encode, get
 from gpulab.numerics import gates
 from gpulab.numerics.contract import Capability, Contract
 from gpulab.ops.base import Runner
@@ -29,6 +30,17 @@ from gpulab.registry import Variant
 
 LEAST_BITS = 4
 """A running sum that seems narrower than this is none: something else is wrong."""
+
+
+_ROOM = 3
+"""Powers of two between the scale of large inputs and the largest number."""
+
+
+def ends_of_the_range(inputs: Arrays, fmt: str) -> Arrays:
+    """Stored A and B, times a power of two and over it; N(0, 1) stays finite."""
+    size = 2.0 ** (math.floor(math.log2(get(fmt).max_finite)) - _ROOM)
+    a, b = (decode(fmt, inputs[name]) for name in ("a", "b"))
+    return {"a": encode(fmt, a * size), "b": encode(fmt, b / size)}
 
 
 class Matmul(Subject):
@@ -83,6 +95,29 @@ class Matmul(Subject):
 
         ideal = contract.values(contract.store(right))
         return (Expected("c", contract.output, right, d, ideal, ok),)
+
+    def beyond(self, setting: Setting) -> Sequence[Beyond]:
+        """See ``Subject``: the ends of the format's range."""
+        small, usual = (self.inputs(setting, name) for name in ("subnormal", "normal"))
+        assert small is not None
+        assert usual is not None
+        return (
+            Beyond(
+                "A near the largest number, B near the smallest",
+                ends_of_the_range(usual, setting.variant.format),
+                "the inputs go through a format of a smaller range",
+                "convert each element to float and to nothing else",
+                "rounded-inputs",
+            ),
+            Beyond(
+                "A below the smallest normal number",
+                small,
+                "subnormal numbers are read as zero or wrongly",
+                "a number whose exponent field is 0 is its mantissa alone: convert with the CUDA "
+                "headers' functions, or treat it apart",
+                "flushed-subnormals",
+            ),
+        )
 
     def moving(self, setting: Setting) -> Mapping[str, int]:
         """See ``Subject``: the rows of A, and with them those of C."""

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.hypotheses import EXPLAINED, Evidence, constant, misplaced, scaled, zeros
-from gpulab.check.subject import Arrays, Expected, Inputs, Setting, Subject
-from gpulab.check.subjects import rows_arithmetic
-from gpulab.formats import decode, encode
+from gpulab.check.subject import Arrays, Beyond, Expected, Inputs, Setting, Subject
+from gpulab.check.subjects import rows_arithmetic, rows_beyond
 from gpulab.numerics.cache import Cache
 from gpulab.ops.rows import RowOp
 from gpulab.ops.rows_arith import EXACT
@@ -30,7 +29,6 @@ from gpulab.ops.rows_mutants import Compute
 Floats = NDArray[np.float64]
 _TILES = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2)
 _WARP = 32
-_SIZES = 83
 _ROLLS = 89
 
 
@@ -140,19 +138,13 @@ class Rows(Subject):
                 part[...] = np.roll(part, by, axis=1)
         return inputs
 
-    def beyond(self, setting: Setting) -> Mapping[str, Arrays]:
-        """See ``Subject``: weights of many sizes, down to a thousandth of the usual."""
-        contract = self.op.contract(setting.variant, setting.atomics)
-        names = [i.name for i in self.op.inputs(contract) if i.kind == "parameter"]
-        inputs = self.inputs(setting, "normal")
-        if not names or inputs is None:
-            return {}
-        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([setting.seed, _SIZES])))
-        for name in names:
-            sizes = 2.0 ** rng.integers(-10, 4, inputs[name].shape)
-            values = decode(contract.output, inputs[name]) * sizes
-            inputs[name] = encode(contract.output, values)
-        return {"weights of many sizes": inputs}
+    def beyond(self, setting: Setting) -> Sequence[Beyond]:
+        """See ``Subject``."""
+
+        def again(op: RowOp) -> Rows:
+            return Rows(op, self.known, self.view, self.store, self.partial)
+
+        return tuple(rows_beyond.cases(self, setting, again))
 
     def expected(self, setting: Setting, inputs: Inputs) -> tuple[Expected, ...]:
         """See ``Subject``."""
