@@ -117,9 +117,7 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}", fix="name one you may read"
-        ) from None
+        raise UsageError(f"cannot read {path}: {error.strerror}", fix="name another") from None
     if len(raw) > MAX_BYTES:
         size = path.stat().st_size
         raise UsageError(

@@ -131,8 +131,8 @@ def row_bench(op: str, *more: Callable[[Any], Any]) -> click.Command:
         "verified."
     )
     size = click.option(
-        "--sizes", default=ROW_SIZES, show_default=True, metavar="ROWSxCOLS[,...]",
-        help="Arrays; a single number is both.",
+        "--sizes", default=ROW_SIZES, show_default=ROW_SIZES.replace(",", ", "),
+        metavar="ROWSxCOLS[,...]", help="Arrays; a single number is both.",
     )  # fmt: skip
     for option in reversed((size, *more, timing_options, case_options, output_options)):
         run = option(run)
