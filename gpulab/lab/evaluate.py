@@ -185,8 +185,8 @@ def resources(runner: KernelRunner) -> dict[str, Any] | None:
         return None
     used, plan = runner.function.resources, runner.plan
     threads = plan.block[0] * plan.block[1] * plan.block[2]
-    shared = (used.shared_bytes or 0) + plan.shared_bytes
-    held = occupancy(arch.get(runner.device.target), threads, used.registers or 0, shared)
+    shared = used.shared_bytes + plan.shared_bytes
+    held = occupancy(arch.get(runner.device.target), threads, used.registers, shared)
     return {
         "registers": used.registers,
         "spill_bytes": used.spill_bytes,

@@ -120,7 +120,7 @@ def check_plan(
     if plan.cluster < 1 or gx % plan.cluster:
         raise UsageError(f"{entry}: {gx} blocks are not whole clusters of {plan.cluster}")
     limits = arch.get(capability)
-    static = (resources.shared_bytes or 0) if resources else 0
+    static = resources.shared_bytes if resources else 0
     where = f"{name} ({arch.sm(capability)})"
     if plan.shared_bytes < 0 or plan.shared_bytes + static > limits.shared_per_block_bytes:
         raise UsageError(
@@ -136,14 +136,13 @@ def check_plan(
             f"{entry}: a block of {threads} threads; it is compiled for at most {most}",
             fix="launch the block size that __launch_bounds__ names",
         )
-    if resources.registers is not None:
-        held = occupancy(limits, threads, resources.registers, plan.shared_bytes + static)
-        if held.limits["registers"] == 0:
-            raise UsageError(
-                f"{entry}: {threads} threads of {resources.registers} registers; "
-                f"{where} has {limits.registers_per_sm} an SM",
-                fix="use smaller blocks, or __launch_bounds__",
-            )
+    held = occupancy(limits, threads, resources.registers, plan.shared_bytes + static)
+    if held.limits["registers"] == 0:
+        raise UsageError(
+            f"{entry}: {threads} threads of {resources.registers} registers; "
+            f"{where} has {limits.registers_per_sm} an SM",
+            fix="use smaller blocks, or __launch_bounds__",
+        )
 
 
 _TENSOR_MAPS_FROM: Capability = (9, 0)
