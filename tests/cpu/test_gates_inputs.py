@@ -5,7 +5,8 @@ import pytest
 
 from gpulab.errors import UsageError
 from gpulab.formats import decode, encode, get
-from gpulab.numerics import inputs
+from gpulab.numerics import inputs, probes
+from gpulab.numerics.contract import Contract
 from gpulab.numerics.inputs import (
     DEFAULT,
     FAMILIES,
@@ -111,3 +112,31 @@ def test_unknown_names():
         draw("subnormal", 0, SHAPE, "int8", 0)
     assert set(DEFAULT) <= set(FAMILIES)
     assert "subnormal" not in families_for("int8")
+
+
+@pytest.mark.parametrize("fmt", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("k", [100, 3000, 1 << 18, (1 << 24) + 9])
+def test_an_exact_probe_leaves_terms_out_only_where_ones_alone_would_round(fmt, k):
+    contract = Contract(fmt, "fp16" if fmt == "fp16" else "fp32", "fp32")
+    chosen = probes.choose(contract, k)
+    limit = 1 << contract.sum_bits
+    assert -(-k // chosen.stride) * chosen.product <= limit
+    if chosen.stride > 1:
+        assert chosen.narrow == 1
+        if fmt != "fp32":
+            assert chosen.wide == 1
+    elif fmt != "fp32" and chosen.wide < get(fmt).mantissa_bits + 1:
+        assert k * ((2 << chosen.wide) - 1) ** 2 > limit, "a bit more would round"
+
+
+def test_every_term_is_in_some_row_of_a_probe_and_the_last_one_in_the_first():
+    """A loop that ends a term early shows however sparse the rows are."""
+    contract, k = Contract("fp16", "fp16", "fp32"), 9000
+    probe = probes.exact(contract, 8, 3, k, seed=1)
+    stride = probes.choose(contract, k).stride
+    assert stride == 5  # 9000 ones are more than 2^11
+    used = decode("fp16", probe.inputs["a"]) != 0
+    assert used[0, k - 1]
+    assert (used.sum(axis=1) == k // stride).all()
+    assert used.any(axis=0).all()
+    assert (decode("fp16", probe.inputs["b"]) != 0).all()

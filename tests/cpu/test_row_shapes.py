@@ -146,3 +146,23 @@ def test_a_persistent_launch_has_what_the_card_holds(given, blocks):
 def test_clusters_are_no_more_than_fit_into_the_gpcs(at_once, equal, blocks):
     """128 clusters of 4 on 132 multiprocessors: 33, or what the card holds; four turns of 32."""
     assert blocks_along_x(plan(512, cluster=4, equal=equal), 132, lambda: at_once) == blocks
+
+
+def test_rows_stream_only_in_whole_words_that_fit():
+    """Half a word cannot be copied by itself; what is longer than all packs does not fit."""
+    streamed = Streamed(512, 1, 1, 4)
+    card, words = arch.get((8, 9)), row_shape.packs_of(8 * 512, "bf16")
+    assert (words.elements, words.count, words.whole_words) == (8, 512, True)
+    found = streamed.on((8, 9), words)
+    assert found.fit == "kWhole"
+    assert found.blocks == 3 == card.max_threads_per_sm // 512, "not the four of the table"
+    assert streamed.on((8, 9), row_shape.packs_of(8 * 513, "bf16")) is None
+    assert streamed.on((8, 9), row_shape.packs_of(8 * 511, "bf16")).fit == "kWithin"
+    for cols, fmt, whole in (
+        (511, "bf16", False), (510, "bf16", True), (510, "e4m3", False), (508, "e4m3", True),
+        (511, "fp32", True),
+    ):  # fmt: skip
+        packs = row_shape.packs_of(cols, fmt)
+        assert packs.whole_words is whole
+        assert packs.elements * packs.count == cols
+        assert (streamed.on((8, 9), packs) is None) is not whole

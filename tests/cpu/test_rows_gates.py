@@ -267,6 +267,15 @@ def test_contract_only_demonstrates_what_the_ceiling_misses():
     )
 
 
+def test_what_breaks_a_ceiling_that_can_be_met_fails_by_it_alone():
+    def half(outputs, poison):
+        outputs["y"] *= np.float32(0.5)
+
+    j = judged("softmax", Row("fp32", "fp32"), k.softmax, spoil=half, rests_on="contract")
+    assert j.verdict == "FAIL"
+    assert "contract" in {r.code for r in j.reasons}
+
+
 def test_the_cache_changes_nothing():
     cache = Cache()
     first = judged("layernorm", BF16, k.layernorm, cache=cache)

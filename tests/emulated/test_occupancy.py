@@ -14,6 +14,8 @@ from gpulab.errors import UsageError
         ((8, 0), 256, 32, 0, 8, ("warps", "registers")),
         # 40 regs: 1280 a warp; 16384 // 1280 = 12 warps a partition, 48 in all: 6 blocks.
         ((8, 0), 256, 40, 0, 6, ("registers",)),
+        # The same of 3 warps: 48 hold 16 blocks; 51 in one pool would hold 17.
+        ((8, 0), 96, 40, 0, 16, ("registers",)),
         # 33 regs: 1056 rounds up to 1280 in units of 256: the same 6 blocks.
         ((8, 0), 256, 33, 0, 6, ("registers",)),
         # 128 regs: 4096 a warp, 4 a partition, 16 warps: 2 blocks.
