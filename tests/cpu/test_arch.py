@@ -78,3 +78,18 @@ def test_limits_of_the_programming_guide(capability, threads, blocks, shared_kib
 
 def test_every_emulated_capability_has_its_own_row():
     assert all(arch.get(c).capability == c for c in arch.EMULATED)
+
+
+def test_a_capability_is_written_in_two_ways():
+    assert (arch.dotted((8, 9)), arch.sm((8, 9))) == ("8.9", "sm_89")
+    assert (arch.dotted((12, 0)), arch.sm((12, 0))) == ("12.0", "sm_120")
+    for capability in arch.ARCHES:
+        assert arch.parse(arch.dotted(capability)) == arch.parse(arch.sm(capability)) == capability
+
+
+def test_what_is_not_emulated_is_refused_with_what_is():
+    for capability in arch.EMULATED:
+        arch.check_emulated(capability)
+    with pytest.raises(UsageError, match=r"no capability 8\.7") as caught:
+        arch.check_emulated((8, 7))
+    assert "7.5, 8.0, 8.6, 8.9" in caught.value.fix

@@ -143,3 +143,24 @@ def test_every_format_path_that_says_so_is_modelled():
                 continue
             for capability in filter(path.covers, CAPABILITIES):
                 assert model(path.instruction, capability).k == path.k
+
+
+def test_the_depth_of_an_instruction_is_the_k_of_its_name():
+    for name, k in (
+        ("mma.sync.m8n8k16.s32.s8.s8.s32", 16),
+        ("mma.sync.m16n8k8.f32.tf32.tf32.f32", 8),
+        ("wgmma.m64n256k32.f32.e4m3.e4m3", 32),
+    ):
+        assert tensorcore.depth(name) == k
+    with pytest.raises(UsageError, match="not a matrix instruction"):
+        tensorcore.depth("fma.rn.f32")
+
+
+def test_what_is_modelled_depends_on_the_capability():
+    bf16 = "mma.sync.m16n8k16.f32.bf16.bf16.f32"
+    assert [tensorcore.is_modelled(bf16, c) for c in ((7, 5), (8, 0), (8, 7))] == [
+        False,
+        True,
+        False,
+    ]
+    assert not tensorcore.is_modelled("fma.rn.f32", (9, 0))
