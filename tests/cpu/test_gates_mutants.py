@@ -181,3 +181,9 @@ def test_certificate_stops_at_the_first_catch_unless_thorough():
     short = {c.mutant: c for c in power.certify(contract, evidence, thorough=False)}
     assert any(by.startswith("uniform/") for by in whole["zeros"].caught_by)
     assert all(by.startswith("normal/") for by in short["zeros"].caught_by)
+
+
+def test_a_lesson_declares_its_mistake_and_is_judged_by_the_operation():
+    row = Row("fp16", accumulator="fp16", lesson=True)
+    assert Contract.declared(row, (8, 9)).accumulator == "fp16"
+    assert Contract.of(row, (8, 9)).accumulator == "fp32"

@@ -315,9 +315,3 @@ def test_formats_without_a_lower_one_are_refused():
     )
     with pytest.raises(UsageError, match="no format below"):
         next_lower(lowest)
-
-
-def test_a_lesson_declares_its_mistake_and_is_judged_by_the_operation():
-    row = Row("fp16", accumulator="fp16", lesson=True)
-    assert Contract.declared(row, (8, 9)).accumulator == "fp16"
-    assert Contract.of(row, (8, 9)).accumulator == "fp32"
