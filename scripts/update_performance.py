@@ -39,8 +39,8 @@ Generated from `docs/results/*.jsonl` by `scripts/update_performance.py`; no num
 - A row and its library's take turns, run by run, in one process: a drift of the clocks meets both.
   "vs library" is the library's median time divided by the row's; above 1 the row is faster.
 - Before each run the L2 is overwritten; a kernel under 50 us is timed in a graph that rotates over
-  up to 16 sets of inputs, together at least twice the L2; inputs too small for that are timed with a
-  warm L2 (`timing.l2` of a record says which). Copies and compilation are outside of the time.
+  up to 16 sets of inputs, together at least twice the L2; inputs too small for that are timed with
+  a warm L2 (`timing.l2` of a record says which). Copies and compilation are outside of the time.
 - Inputs are drawn from N(0, 1) in full significands. Zeros and small integers switch fewer wires,
   draw less power and let a card that is bound by power run faster than it does on data.
 - Every row is judged against float64 by both gates before it is timed, and every timed output is
