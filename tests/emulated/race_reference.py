@@ -52,6 +52,13 @@ class Reference:
     def _ordered(self, past: Past, thread: Thread) -> bool:
         return past.thread == thread or self.knows[thread].get(past.thread, 0) >= past.clock
 
+    def _observed(self, past: Past, here: list[Past], thread: Thread) -> bool:
+        """Whether the last atomic at a byte is ordered before now: it read what all before left."""
+        last = max((i for i, p in enumerate(here) if p.kind == "atomic"), default=None)
+        if past.kind != "atomic" or last is None:
+            return False
+        return self._ordered(here[last], thread)
+
     def races(
         self, space: str, kind: str, lanes: list[tuple[Thread, int]], nbytes: int
     ) -> set[tuple[Thread, Thread]]:
@@ -61,8 +68,11 @@ class Reference:
         for thread, address in lanes:
             for byte in range(address, address + nbytes):
                 key = (thread[0] if space == "shared" else None, byte)
-                for past in self.past.get(key, []):
-                    if {past.kind, kind} not in HARMLESS and not self._ordered(past, thread):
+                here = self.past.get(key, [])
+                for past in here:
+                    if {past.kind, kind} in HARMLESS or self._ordered(past, thread):
+                        continue
+                    if not self._observed(past, here, thread):
                         found.add((past.thread, thread))
                 if kind == "store":
                     found |= {(other, thread) for other in fresh.setdefault(key, [])}

@@ -1,5 +1,7 @@
 """The race detector against races by definition, on random streams of events."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from race_reference import Reference
@@ -28,6 +30,7 @@ class Stream:
     def __init__(self, seed: int, masks: str, space: str, uniform: bool) -> None:
         self.rng = np.random.default_rng(seed)
         self.masks, self.space, self.uniform = masks, space, uniform
+        self.alone = False
         self.reference, self.watcher = Reference(THREADS, BLOCKS), detector()
 
     def columns(self) -> int:
@@ -70,7 +73,11 @@ class Stream:
         shape = (THREADS, self.columns())
         mask = np.zeros(shape, np.bool_)
         first, count = rng.integers(THREADS), int(rng.choice([1, 1, 1, 2, 5, THREADS]))
-        mask[first : first + count] = rng.random((len(mask[first : first + count]), shape[1])) < 0.8
+        if self.alone:
+            mask[first, rng.integers(shape[1])] = True
+        else:
+            part = mask[first : first + count]
+            part[:] = rng.random(part.shape) < 0.8
         address = rng.integers(0, 64 // nbytes, shape) * nbytes
         if self.space == "global":
             address = np.where(address < 32, BASE + address, BASE + 256 + address)
@@ -124,6 +131,31 @@ def test_exact_with_barriers_and_whole_warp_meetings(space: str, uniform: bool) 
     outcomes = [run(seed, "full", space, uniform) for seed in range(12)]
     assert outcomes.count("missed") == 0
     assert outcomes.count("found") >= 2
+
+
+@pytest.mark.parametrize("uniform", [True, False], ids=["alike", "apart"])
+@pytest.mark.parametrize("space", ["shared", "global"])
+def test_whatever_one_thread_does_next_is_judged_as_defined(space: str, uniform: bool) -> None:
+    """After a quiet beginning: every kind of access, by any thread, to any place."""
+    said = {True: 0, False: 0}
+    for seed in range(100, 105):
+        stream = Stream(seed, "full", space, uniform)
+        while len(stream.watcher._watch.events) < 30:
+            if stream.rng.random() < 0.2:
+                stream.sync()
+                continue
+            access, told = stream.propose()
+            if not stream.reference.races(space, access.kind, told, access.nbytes):
+                stream.reference.keep(space, access.kind, told, access.nbytes)
+                stream.watcher.access(access)
+        stream.alone = True
+        for _ in range(60):
+            access, told = stream.propose()
+            races = stream.reference.races(space, access.kind, told, access.nbytes)
+            found = fault_of(deepcopy(stream.watcher), access)
+            assert (found is not None) == bool(races), (access.kind, told, races, found)
+            said[bool(races)] += 1
+    assert min(said.values()) > 30
 
 
 @pytest.mark.parametrize("uniform", [True, False], ids=["alike", "apart"])
