@@ -8,6 +8,7 @@ another.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from gpulab.check import cards, confine
 from gpulab.check.evidence import Diagnosis, Result, printable
@@ -70,6 +71,9 @@ def _hidden(path: Path, below: Path) -> bool:
 class Journal:
     """Finished results, one JSON object a line, each flushed to disk as it comes.
 
+    The file is one run's: a second that would write it meanwhile is refused, and so is one that
+    would write over anything but results.
+
     Args:
         path: the file.
         options: how the submissions are checked; a result of other options is not taken over.
@@ -79,19 +83,53 @@ class Journal:
         self.path = path
         facts = {k: v for k, v in asdict(options).items() if k not in ("seed", "only")}
         self.how = json.dumps(facts, sort_keys=True, default=str)
+        self._file: IO[bytes] | None = None
+
+    def _opened(self) -> IO[bytes]:
+        """The file, locked until ``close``.
+
+        Raises:
+            UsageError: another run writes it, or it holds something else than results.
+        """
+        if self._file is not None:
+            return self._file
+        file = self._file = self.path.open("a+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise UsageError(
+                f"--results: another run writes {self.path}", fix="wait for it, or name a new file"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        file.seek(0)
+        begins = file.read(len(_BEGINNING))
+        if begins and begins != _BEGINNING:
+            self.close()
+            raise UsageError(
+                f"--results: {self.path} holds something else than results",
+                fix="name a new file: it would be written over",
+            )
+        return file
+
+    def close(self) -> None:
+        """Leave the file to others."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def read(self) -> tuple[dict[tuple[str, str], Record], int | None]:
         """Results by (file, digest of its content), and the seed they were made with.
 
         Raises:
-            UsageError: the file holds something else.
+            UsageError: the file is not this run's.
         """
-        self._refuse_others()
         found: dict[tuple[str, str], Record] = {}
         seed = None
-        if not self.path.exists():
-            return found, seed
-        for line in self.path.read_text(errors="replace").splitlines():
+        file = self._opened()
+        file.seek(0)
+        for line in file.read().decode(errors="replace").splitlines():
             try:
                 entry = json.loads(line)
                 record, how = entry["record"], entry[_FIRST]
@@ -107,34 +145,26 @@ class Journal:
         """Begin anew.
 
         Raises:
-            UsageError: the file holds something else: it stays.
+            UsageError: the file is not this run's.
         """
-        self._refuse_others()
-        self.path.write_bytes(b"")
-
-    def _refuse_others(self) -> None:
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            begins = file.read(len(_BEGINNING))
-        if begins and begins != _BEGINNING:
-            raise UsageError(
-                f"--results: {self.path} holds something else than results",
-                fix="name a new file: it would be written over",
-            )
+        self._opened().truncate(0)
 
     def add(self, record: Record, digest: str) -> None:
-        """Append a result; it is on disk when this returns."""
-        with self.path.open("a+b") as file:
-            file.seek(0, os.SEEK_END)
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # the last line was cut off
-                    file.write(b"\n")
-            line = json.dumps({_FIRST: self.how, "digest": digest, "record": record})
-            file.write(line.encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Append a result; it is on disk when this returns.
+
+        Raises:
+            UsageError: the file is not this run's.
+        """
+        file = self._opened()
+        file.seek(0, os.SEEK_END)
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # the last line was cut off
+                file.write(b"\n")
+        line = json.dumps({_FIRST: self.how, "digest": digest, "record": record})
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def content_digest(path: Path) -> str:

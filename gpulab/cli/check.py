@@ -105,6 +105,8 @@ def command(
     kept = results or (Path(JOURNAL) if many else None)
     check_output("--results", kept)
     journal = folder.Journal(kept, options) if kept else None
+    if journal is not None:
+        click.get_current_context().call_on_close(journal.close)
     if resume and journal is None:
         raise UsageError("--resume is for a folder", fix="name a folder, or give --results FILE")
     workers = jobs or _judges(options)

@@ -1,5 +1,6 @@
 """What the checker makes of numbers it was given: stages, floors, claims, places, journals."""
 
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -222,6 +223,8 @@ def test_of_two_instructions_the_looser_one_gives_the_bound():
 )
 def test_results_of_other_options_are_not_taken_over(tmp_path, other, taken):
     options = Options(seed=4)
-    Journal(tmp_path / "journal", options).add({"file": "a.cu", "seed": 4}, "digest")
-    found, seed = Journal(tmp_path / "journal", replace(options, **other)).read()
+    with closing(Journal(tmp_path / "journal", options)) as journal:
+        journal.add({"file": "a.cu", "seed": 4}, "digest")
+    with closing(Journal(tmp_path / "journal", replace(options, **other))) as journal:
+        found, seed = journal.read()
     assert (list(found), seed) == (([("a.cu", "digest")], 4) if taken else ([], None))

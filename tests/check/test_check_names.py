@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from gpulab.check.evidence import printable
+from gpulab.check.folder import Journal
+from gpulab.check.session import Options
 from gpulab.cli import main
 
 GOOD = Path(__file__).parents[1] / "submissions" / "correct" / "fp16-matmul" / "naive.cu"
@@ -67,6 +69,21 @@ def test_results_are_not_written_over_another_file(check, resume):
     for _ in range(2):  # an empty file, and then one of results
         assert "not a kernel" not in check("kernel.cu", "--results", notes, *resume).stderr
         assert notes.read_text().startswith('{"how": ')
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)], ids=["anew", "resumed"])
+def test_results_that_a_run_writes_are_not_written_by_another(check, resume):
+    Path("kernel.cu").write_text("not a kernel")
+    assert "holds" not in check("kernel.cu", "--results", "kept").stderr
+    before = Path("kept").read_bytes()
+    running = Journal(Path("kept"), Options())
+    running.read()
+    done = check("kernel.cu", "--results", "kept", *resume)
+    assert done.exit_code == 2
+    assert "--results: another run writes kept" in done.stderr
+    assert Path("kept").read_bytes() == before
+    running.close()
+    assert check("kernel.cu", "--results", "kept", *resume).stderr == ""
 
 
 @pytest.mark.parametrize("option", ["--junit", "--markdown", "--sarif", "--results"])
