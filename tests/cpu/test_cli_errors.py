@@ -1,13 +1,18 @@
 """A user's mistake gives one clear line and the right exit code, never a traceback."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from gpulab.cli import COMMANDS, main
+
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def gpulab(*arguments):
@@ -122,6 +127,17 @@ def test_a_full_disk_is_one_line(arguments):
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot read or write what is printed: No space left")
     assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_terminal_without_a_letter_gets_its_escape(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "gpulab", "exercise", "start", "softmax", "--output", "na\u00efve.cu"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+        capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(rb"wrote na\xefve.cu; judge it with")
+    assert (tmp_path / "na\u00efve.cu").exists()
 
 
 def test_help_names_every_command():
