@@ -48,6 +48,15 @@ def test_loads_and_atomics_among_themselves() -> None:
         watch.do(kind, address, space="global")
 
 
+def test_the_first_access_after_a_barrier_is_not_ordered_by_it() -> None:
+    for first in (0, 63):
+        watch = Watch()
+        watch.barrier()
+        watch.do("store", 0, [first])
+        with pytest.raises(FaultError, match="race"):
+            watch.do("load", 0, [1])
+
+
 def test_own_accesses_never_race() -> None:
     watch = Watch()
     for kind in ("store", "load", "store", "atomic", "store", "load"):

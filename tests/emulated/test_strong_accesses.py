@@ -137,3 +137,31 @@ def test_what_is_not_released_races(tell: str, look: str, what: str) -> None:
     with pytest.raises(FaultError, match=f"race .* of {what}: ") as told:
         launched(handed(tell, look), 64, sanitize=True)
     assert told.value.details["fault"] == "race"
+
+
+LAST = """__device__ unsigned count;
+__device__ volatile unsigned part[4];
+extern "C" __global__ void kernel(unsigned* o) {
+  __shared__ bool last;
+  if (threadIdx.x == 0) {
+    part[blockIdx.x] = 10 + blockIdx.x;
+    __threadfence();
+    last = atomicInc(&count, gridDim.x) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (WHO && threadIdx.x == 0) {
+    o[0] = part[0] + part[1];
+    count = 0;
+  }
+}"""
+
+
+@pytest.mark.parametrize("who", ["last", "blockIdx.x == 0"])
+def test_the_last_block_sums_up_and_sets_the_counter_back(who: str) -> None:
+    """The example of the CUDA C++ Programming Guide, "Memory Fence Functions"."""
+    source = LAST.replace("WHO", who)
+    if who == "last":
+        assert launched(source, 1, sanitize=True).tolist() == [21]
+        return
+    with pytest.raises(FaultError, match="race"):
+        launched(source, 1, sanitize=True)
