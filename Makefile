@@ -51,11 +51,14 @@ clean:           ## remove the environment, build products and caches
 # The environment. scripts/choose_extra.py prints the CuPy extra for the driver that is there
 # (cuda13, cuda12), or nothing where there is no card.
 $(BIN)/python:
+	@command -v $(PYTHON) >/dev/null \
+	  || { echo "There is no $(PYTHON). Name another: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "gpulab needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1)." \
 	            "Name another: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) \
-	  || { echo "No venv module. On Debian or Ubuntu: sudo apt install python3-venv"; exit 1; }
+	  || { echo "No environment in $(VENV): the reason is above. Where the venv module is missing," \
+	            "on Debian or Ubuntu: sudo apt install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade pip
 
 $(VENV)/.run: $(BIN)/python pyproject.toml

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from gpulab.cli import COMMANDS, main
 
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -130,14 +129,15 @@ def test_a_full_disk_is_one_line(arguments):
 
 
 def test_a_terminal_without_a_letter_gets_its_escape(tmp_path):
+    name = "a\u2192b.cu"
     done = subprocess.run(
-        [sys.executable, "-m", "gpulab", "exercise", "start", "softmax", "--output", "na\u00efve.cu"],
-        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+        [sys.executable, "-m", "gpulab", "exercise", "start", "softmax", "--output", name],
+        env=os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
         capture_output=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.startswith(rb"wrote na\xefve.cu; judge it with")
-    assert (tmp_path / "na\u00efve.cu").exists()
+    assert done.stdout.startswith(rb"wrote a\u2192b.cu; judge it with")
+    assert (tmp_path / name).exists()
 
 
 def test_help_names_every_command():
