@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.emulator.arrivals import Arrivals
-from gpulab.emulator.observe import WARP, Lanes
+from gpulab.emulator.observe import WARP, Lanes, places
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -74,7 +74,7 @@ class Clock:
         """These blocks (or the named lanes of each of them) meet."""
         if len(blocks) < len(self.blocks):
             self.spread()
-        mine = slice(None) if self.columns == 1 else np.searchsorted(self.blocks, blocks)
+        mine = slice(None) if self.columns == 1 else places(self.blocks, blocks)
         if participants is None or participants.everyone:
             self.barriers[mine] = now
             return
@@ -107,7 +107,7 @@ class Clock:
         here, named = self._warps(participants)
         pending = self._pending[barrier]
         self.named = np.where(here[:, None], np.maximum(named, pending[None]), named)
-        mine = slice(None) if self.columns == 1 else np.searchsorted(self.blocks, blocks)
+        mine = slice(None) if self.columns == 1 else places(self.blocks, blocks)
         pending[:, mine] = 0
 
     def meet(self, lanes: Lanes, members: NDArray[np.uint32], now: int) -> None:

@@ -16,7 +16,7 @@ from gpulab.emulator.executor import Executor
 from gpulab.emulator.flow import Flow, split
 from gpulab.emulator.globalmem import GlobalMemory
 from gpulab.emulator.launching import chunks, prepare
-from gpulab.emulator.observe import Allocation, LaunchInfo, Observer
+from gpulab.emulator.observe import Allocation, LaunchInfo, Observer, places
 from gpulab.emulator.ops.registry import Env
 from gpulab.emulator.ptx.linker import Kernel, link
 from gpulab.emulator.ptx.nodes import Module, symbols_of
@@ -290,9 +290,7 @@ class Machine:
             found: NDArray[np.uint8] = self.memory.data[where - GLOBAL_BASE + span]
             return found
         state = self.running
-        order = np.argsort(state.blocks)
-        place = np.searchsorted(state.blocks[order], np.asarray(blocks))
-        columns = order[place][:, None]
+        columns = places(state.blocks, blocks)[:, None]
         at = where + span
         octets = state.shared.data.view(np.uint8).reshape(state.shared.rows, -1, 4)
         picked: NDArray[np.uint8] = octets[at >> 2, columns, at & 3]

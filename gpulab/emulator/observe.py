@@ -308,3 +308,10 @@ def lanes_of(
     mask = np.zeros((threads, len(columns)), np.bool_)
     mask[np.asarray(thread, np.int64), position] = True
     return Lanes(threads, columns, mask)
+
+
+def places(blocks: NDArray[np.int64], wanted: Any) -> NDArray[np.int64]:
+    """Columns of the wanted block ids, int64[n], in a chunk (whose clusters set their order)."""
+    order = np.argsort(blocks)
+    found: NDArray[np.int64] = order[np.searchsorted(blocks, wanted, sorter=order)]
+    return found

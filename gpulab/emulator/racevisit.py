@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.emulator.happens import Clock, Publications
-from gpulab.emulator.observe import Access, LaunchInfo
+from gpulab.emulator.observe import Access, LaunchInfo, places
 from gpulab.emulator.racereport import Event, race_fault, stored_bytes
 from gpulab.emulator.shadow import (
     HIGH_ATOMIC,
@@ -175,7 +175,7 @@ class Visit:
         if not self.across:
             return self.lane.column[position // self.k]
         blocks = self.lane.ident[position // self.k] // self.watch.info.threads
-        return np.searchsorted(self.watch.blocks, blocks)
+        return places(self.watch.blocks, blocks)
 
     def _report(self, position: int, old: int) -> None:
         watch, lane = self.watch, self.lane

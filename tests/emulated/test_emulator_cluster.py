@@ -70,6 +70,43 @@ def test_ring(
             assert np.array_equal(got[block], want)
 
 
+ONE_BLOCK = """extern "C" __global__ void __cluster_dims__(DIMS) kernel(int* o, int who) {
+  __shared__ int s[64];
+  int block = blockIdx.x + gridDim.x * blockIdx.y;
+  if (block == who) {
+    s[threadIdx.x] = 5 * threadIdx.x;
+    BARRIER
+    o[threadIdx.x] = s[63 - threadIdx.x];
+  }
+}"""
+
+
+@pytest.mark.parametrize("cluster", ["1, 2, 1", "2, 1, 1", "2, 2, 1"])
+def test_a_barrier_of_one_block_orders_that_block_however_clusters_lie(cluster: str) -> None:
+    """The blocks of a chunk come by clusters: with some of them their ids do not ascend."""
+    source = ONE_BLOCK.replace("DIMS", cluster)
+    for who in range(8):
+        given = [np.zeros(64, I), who]
+        more = {"grid": (4, 2), "block": (64,), "capability": (9, 0), "sanitize": True}
+        (got,) = run(source.replace("BARRIER", "__syncthreads();"), given, **more).arrays
+        assert np.array_equal(got, 5 * np.arange(64)[::-1])
+        with pytest.raises(FaultError, match="race") as caught:
+            run(source.replace("BARRIER", ""), given, **more)
+        assert caught.value.details["block"] == (who % 4, who // 4, 0)
+
+
+def test_a_race_between_two_blocks_names_them_however_clusters_lie() -> None:
+    source = """extern "C" __global__ void __cluster_dims__(1, 2, 1) kernel(int* o, int who) {
+  int block = blockIdx.x + gridDim.x * blockIdx.y;
+  if (threadIdx.x == 0 && (block == who || block == who + 1)) o[0] = 40 + block;
+}"""
+    for who in range(7):
+        with pytest.raises(FaultError, match="race") as caught:
+            run(source, [np.zeros(1, I), who], grid=(4, 2), capability=(9, 0), sanitize=True)
+        told = {tuple(caught.value.details[f])[:2] for f in ("block", "other_block")}
+        assert told == {(b % 4, b // 4) for b in (who, who + 1)}
+
+
 def test_a_grid_must_be_whole_clusters() -> None:
     source = RING.replace("DIMS", "4, 1, 1")
     with pytest.raises(UsageError, match="whole clusters"):
