@@ -87,7 +87,48 @@ def test_the_card_and_the_emulated_device_say_the_same():
 
 
 CLAIMS = "correct/fp16-matmul/claims.cu"
-NOT_ON_A_CARD = {CLAIMS}
+NOT_ON_A_CARD = {
+    CLAIMS,
+    "correct/attention/thread_a_query_base_two.cu",
+    "correct/bf16-matmul/warp_specialised.cu",
+    "correct/cross-entropy/ordered_integers.cu",
+    "correct/cross-entropy/tiled_partition.cu",
+    "correct/dequant-int4/byte_permutation.cu",
+    "correct/fp16-matmul/cp_async.cu",
+    "correct/fp16-matmul/shared_atomics.cu",
+    "correct/fp16-mma/clamped_loads.cu",
+    "correct/fp8-matmul/constant_table.cu",
+    "correct/layernorm/merged_welford.cu",
+    "correct/log-softmax/pipeline.cu",
+    "correct/residual-rmsnorm/numba_warp_a_row.py",
+    "correct/rmsnorm/aligned_vectors.cu",
+    "correct/softmax/persistent.cu",
+    "correct/tiled-matmul/kahan.cu",
+    "correct/tiled-matmul/numba_local_arrays.py",
+    "wrong/attention/dropped-terms/keys_by_eights.cu",
+    "wrong/attention/other-shape/wide_heads_by_eights.cu",
+    "wrong/bf16-matmul/out-of-bounds/four_columns_of_even_n.cu",
+    "wrong/bf16-matmul/rounded-inputs/through_half.cu",
+    "wrong/cross-entropy/typed-in/ignore_index.cu",
+    "wrong/dequant-int4/flushed-subnormals/halves_by_hand.cu",
+    "wrong/dequant-int4/out-of-bounds/group_as_a_shift.cu",
+    "wrong/fp16-matmul/out-of-bounds/vector_path.cu",
+    "wrong/fp16-mma/no-tensor-cores/for_show.cu",
+    "wrong/fp8-matmul/nan/local_sums_never_set.cu",
+    "wrong/fp8-matmul/nan/sum_never_set.cu",
+    "wrong/fp8-matmul/nonfinite/negative_nan.cu",
+    "wrong/layernorm/typed-in/eps.cu",
+    "wrong/log-softmax/lost-digits/maximum_added_first.cu",
+    "wrong/online-softmax/missing-max/from_minus_1e30.cu",
+    "wrong/online-softmax/too-many-passes/long_rows_only.cu",
+    "wrong/rmsnorm/dropped-terms/eights_of_rows_of_fours.cu",
+    "wrong/rmsnorm/race/between_rows.cu",
+    "wrong/rmsnorm/typed-in/eps.cu",
+    "wrong/softmax/missing-max/from_minus_1000.cu",
+    "wrong/softmax/timed-size/too_few_blocks.cu",
+    "wrong/tiled-matmul/no-tiles/for_show.cu",
+    "wrong/tiled-matmul/race/deep_tile.cu",
+}
 """Fixtures that no card has judged yet."""
 
 

@@ -54,6 +54,14 @@ def _lse_below_max(op: RowFormula, contract: RowContract, values: Values) -> dic
     return op.finished(contract, values, {"lse": log})
 
 
+def _from_lse(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
+    x, labels = values["x"], np.asarray(values["labels"]).astype(np.int64)
+    inside = (labels >= 0) & (labels < x.shape[1])
+    lse = op.stored_values(EXACT, contract, values)["lse"]
+    loss = lse - x[np.arange(len(x)), np.where(inside, labels, 0)]
+    return _changed(op, contract, values, np.where(inside, loss, np.nan))
+
+
 KNOWN = (
     Mistake("label-off-by-one", "the loss is that of the column after the label's",
             "labels count from 0: x[row * cols + labels[row]]", _moved(1)),
@@ -69,6 +77,8 @@ KNOWN = (
     Mistake("missing-max-in-lse", "the maximum is not added to the logarithm of the sum",
             "lse = max + logf(sum)", _lse_below_max),
     *SHARED,
+    Mistake("lost-digits", "where logits are large the loss lacks the digits that the rounded lse "
+            "has lost: it is lse - x[label]", "loss = (max - x[label]) + logf(sum)", _from_lse),
     Mistake("wrong-base", "the logarithm is of base 2", "logf(sum), or log2f(sum) * 0.69314718f",
             with_parts(lambda p: replace(p, log=p.log / np.log(2.0)))),
     Mistake("log-of-softmax", "a probability that underflows has an infinite loss: the softmax is "

@@ -21,6 +21,13 @@ def _softmax(op: RowFormula, contract: RowContract, values: Values) -> dict[str,
         return op.finished(contract, values, {"y": parts.e / parts.sum})
 
 
+def _from_lse(op: RowFormula, contract: RowContract, values: Values) -> dict[str, Floats]:
+    with np.errstate(all="ignore"):
+        parts = log_sum(EXACT, values["x"])
+        lse = (parts.largest + parts.log).astype(np.float32)
+        return op.finished(contract, values, {"y": values["x"] - lse})
+
+
 KNOWN = (
     Mistake("missing-log", "the logarithm of the sum is not subtracted",
             "y = (x - max) - logf(sum)",
@@ -29,6 +36,8 @@ KNOWN = (
     *SHARED,
     Mistake("wrong-base", "the logarithm is of base 2", "logf(sum), or log2f(sum) * 0.69314718f",
             with_parts(lambda p: replace(p, log=p.log / np.log(2.0)))),
+    Mistake("lost-digits", "where x is large the result lacks the digits that the rounded max + "
+            "log(sum) has lost", "y = (x - max) - logf(sum)", _from_lse),
     Mistake("wrong-sign", "the logarithm of the sum is added", "y = (x - max) - logf(sum)",
             with_parts(lambda p: replace(p, log=-p.log))),
     Mistake("log-of-softmax",

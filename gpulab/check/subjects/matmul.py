@@ -43,6 +43,17 @@ def ends_of_the_range(inputs: Arrays, fmt: str) -> Arrays:
     return {"a": encode(fmt, a * size), "b": encode(fmt, b / size)}
 
 
+def negative_nan(inputs: Arrays, fmt: str) -> Arrays:
+    """Stored A and B with one such NaN each."""
+    made = {name: np.array(array) for name, array in inputs.items()}
+    for name, at in (("a", (0, -1)), ("b", (-1, 0))):
+        array = made[name]
+        code = encode(fmt, np.full(array.shape, np.nan))[at]
+        bits = array.view(f"u{array.itemsize}")
+        bits[at] = code.view(bits.dtype) | bits.dtype.type(1 << (8 * array.itemsize - 1))
+    return made
+
+
 class Matmul(Subject):
     """C (m, n) = A (m, k) B (k, n)."""
 
@@ -97,7 +108,7 @@ class Matmul(Subject):
         return (Expected("c", contract.output, right, d, ideal, ok),)
 
     def beyond(self, setting: Setting) -> Sequence[Beyond]:
-        """See ``Subject``: the ends of the format's range."""
+        """See ``Subject``: the ends of the format's range, and NaN with its sign set."""
         small, usual = (self.inputs(setting, name) for name in ("subnormal", "normal"))
         assert small is not None
         assert usual is not None
@@ -116,6 +127,13 @@ class Matmul(Subject):
                 "a number whose exponent field is 0 is its mantissa alone: convert with the CUDA "
                 "headers' functions, or treat it apart",
                 "flushed-subnormals",
+            ),
+            Beyond(
+                "NaN with its sign set",
+                negative_nan(usual, setting.variant.format),
+                "a NaN whose sign bit is set is read as a number",
+                "take the sign away before the code is compared with that of NaN",
+                "nonfinite",
             ),
         )
 
