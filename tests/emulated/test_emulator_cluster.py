@@ -107,6 +107,21 @@ def test_a_race_between_two_blocks_names_them_however_clusters_lie() -> None:
         assert told == {(b % 4, b // 4) for b in (who, who + 1)}
 
 
+def test_a_value_that_is_there_already_is_looked_for_in_the_own_block() -> None:
+    source = """extern "C" __global__ void __cluster_dims__(1, 2, 1) kernel(int* o, int who) {
+  __shared__ volatile int s[1];
+  int block = blockIdx.x + gridDim.x * blockIdx.y;
+  if (block == who && threadIdx.x == 0) s[0] = 40 + block;
+  if (block == who && threadIdx.x == 9) s[0] = 40 + who;
+  __syncthreads();
+  if (block == who && threadIdx.x == 5) o[0] = s[0];
+}"""
+    for who in range(8):
+        given = [np.zeros(1, I), who]
+        (got,) = run(source, given, grid=(4, 2), capability=(9, 0), sanitize=True).arrays
+        assert got.tolist() == [40 + who]
+
+
 def test_a_grid_must_be_whole_clusters() -> None:
     source = RING.replace("DIMS", "4, 1, 1")
     with pytest.raises(UsageError, match="whole clusters"):
