@@ -70,7 +70,8 @@ def check(
         exercise = exercises.get(parsed.exercise)
         if options.only is not None and options.only.exercise != exercise.name:
             raise UsageError(
-                f"the token is of {options.only.exercise}, {path.name} is for {exercise.name}"
+                f"the token is of {options.only.exercise}, {path.name} is for {exercise.name}",
+                fix="name the file whose check printed the token",
             )
     except UsageError as error:
         _stop(result, "parse", error)

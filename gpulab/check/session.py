@@ -203,7 +203,10 @@ class Check:
             return []  # a few blocks of it are looked at
         same = [s for s in shapes if dict(s.dims) == dict(only.dims)]
         if not same:
-            raise UsageError(f"{only} names a case that {self.exercise.name} does not have")
+            raise UsageError(
+                f"{only} names a case that {self.exercise.name} does not have",
+                fix="copy the token whole from the checker's output",
+            )
         return same
 
     def judge(self, shape: Shape, submitted: Submitted) -> None:

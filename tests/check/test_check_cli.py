@@ -199,6 +199,12 @@ def test_a_replay_is_the_same_case(here):
     done = here("check", other, "--replay", record["replay"])
     assert done.returncode == 2
     assert "the token is of fp16-matmul" in done.stdout
+    assert "next: name the file whose check printed the token" in done.stdout
+    family, seed, _, device = record["replay"].split(":")
+    done = here("check", path, "--replay", f"{family}:{seed}:m7777,n1,k1:{device}")
+    assert done.returncode == 2
+    assert "names a case that fp16-matmul does not have" in done.stdout
+    assert "next: copy the token whole" in done.stdout
 
 
 def test_two_runs_draw_two_seeds(here):
