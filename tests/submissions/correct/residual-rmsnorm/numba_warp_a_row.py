@@ -1,4 +1,4 @@
-from numba import cuda, float32, int32
+from numba import cuda, float32
 from numba.cuda import libdevice
 
 LAUNCH = {"exercise": "residual-rmsnorm", "block": "32*4", "grid": "(rows + 3) // 4"}

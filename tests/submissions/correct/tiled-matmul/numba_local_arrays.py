@@ -1,7 +1,7 @@
 """Register blocking in local arrays, tiles of two dimensions in shared memory."""
 
-from numba import cuda, float32
 import numpy as np
+from numba import cuda, float32
 
 LAUNCH = {"exercise": "tiled-matmul", "block": (8, 8), "grid": "ceil(n/16),ceil(m/16)", "shared": 0}
 T = 16
