@@ -208,6 +208,14 @@ def test_of_two_instructions_the_looser_one_gives_the_bound():
         assert found == max(names, key=lambda n: allowed[n])
 
 
+def test_codes_that_are_widened_first_are_held_to_their_own_instruction():
+    widened = "mma.sync.m16n8k16.f32.f16.f16.f32"
+    own = "mma.sync.m16n8k32.f32.e4m3.e4m3.f32"
+    assert ptx.loosest([widened], "e4m3", "fp32", (8, 9), 512) == own
+    assert ptx.loosest([widened], "fp16", "fp32", (8, 9), 512) == widened
+    assert ptx.loosest([widened], "fp32", "fp32", (8, 9), 512) is None
+
+
 # -- many submissions ------------------------------------------------------------------------------
 
 

@@ -135,7 +135,7 @@ def skips_what_is_written(module, a, b, c):
 
 @pytest.fixture
 def take(monkeypatch):
-    def run(kernel, *, keeps=False, ms=0.1, first=7):
+    def run(kernel, *, keeps=False, ms=0.1, first=7, set_bytes=300):
         card = Card(kernel, ms)
         monkeypatch.setattr(timed, "clock_of", lambda _: Clock(card))
         rng = np.random.default_rng(3)
@@ -145,7 +145,7 @@ def take(monkeypatch):
         }
         message = {
             "dims": DIMS, "plan": [[1, 1, 1], [32, 1, 1], 0], "moving": {"a": 0, "c": 0},
-            "first": first, "keeps": keeps, "set_bytes": 300, "runs": 6, "warmup": 2,
+            "first": first, "keeps": keeps, "set_bytes": set_bytes, "runs": 6, "warmup": 2,
         }  # fmt: skip
         answer = timed.take(card, (None, MATMUL.params), message, inputs)
         return card, inputs, answer
@@ -172,6 +172,12 @@ def test_persisting_lines_are_reset_before_every_window(take, keeps, ms):
     timed_from = card.log.index("reset")
     windows = "".join({"reset": "R", "event": "E"}.get(x, "") for x in card.log[timed_from:])
     assert re.sub("R+", "R", windows) == "REE" * 6
+
+
+@pytest.mark.parametrize(("nbytes", "sets"), [(300, 7), (150, 14), (20, 16), (2000, 3)])
+def test_input_sets_are_twice_the_l2(take, nbytes, sets):
+    _, _, answer = take(honest, set_bytes=nbytes)
+    assert answer["timing"]["input_sets"] == max(sets, timed.LEAST_SETS)
 
 
 def test_a_set_is_launched_once_a_window(take):

@@ -83,6 +83,14 @@ def test_a_file_that_holds_no_records_is_named(capsys, tmp_path, text, message):
     assert message in said.err
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_rows_that_did_not_run_are_kept_where_that_is_asked(tmp_path, refused):
+    path = tmp_path / "records.jsonl"
+    rows = [{"kernel": "a", "verdict": "PASS"}, {"kernel": "b", "verdict": None}]
+    records.append(path, rows, {}, refused=refused)
+    assert [r["kernel"] for r in records.read(path)] == (["a", "b"] if refused else ["a"])
+
+
 def test_saved_records_come_back_and_refused_rows_are_left_out(tmp_path):
     path = tmp_path / "records.jsonl"
     records.append(path, RECORDS, {"date": "today"})

@@ -6,8 +6,9 @@ import re
 
 import numpy as np
 import pytest
-from cudacase import run
+from cudacase import ptx, run
 
+from gpulab.emulator.machine import Machine
 from gpulab.errors import FaultError, KernelTimeoutError, UsageError
 
 I = np.int32
@@ -120,6 +121,30 @@ def test_a_value_that_is_there_already_is_looked_for_in_the_own_block() -> None:
         given = [np.zeros(1, I), who]
         (got,) = run(source, given, grid=(4, 2), capability=(9, 0), sanitize=True).arrays
         assert got.tolist() == [40 + who]
+
+
+@pytest.mark.parametrize(
+    ("dims", "ran"), [("1, 1, 1", [5]), ("2, 1, 1", [4, 5]), ("1, 2, 1", [1, 5])]
+)
+def test_a_block_that_is_chosen_runs_with_its_cluster(dims: str, ran: list[int]) -> None:
+    source = """extern "C" __global__ void __cluster_dims__(DIMS) kernel(int* o) {
+  o[blockIdx.x + gridDim.x * blockIdx.y] = 1;
+}""".replace("DIMS", dims)
+    machine = Machine((9, 0))
+    program = machine.load(ptx(source, (9, 0)))
+    out = machine.alloc(32)
+    machine.write(out, np.zeros(8, I))
+    machine.blocks = [5]
+    machine.launch(program, "kernel", (4, 2), (32,), [np.uint64(out).tobytes()])
+    assert np.flatnonzero(machine.read(out, 32).view(I)).tolist() == ran
+
+
+def test_launch_bounds_are_of_all_threads_of_a_block() -> None:
+    source = """extern "C" __global__ void __launch_bounds__(64) kernel(int* o) { o[0] = 1; }"""
+    given = [np.zeros(1, I)]
+    assert run(source, given, block=(8, 8)).arrays[0][0] == 1
+    with pytest.raises(UsageError, match="at most 64 threads a block, got 72"):
+        run(source, given, block=(8, 9))
 
 
 def test_a_grid_must_be_whole_clusters() -> None:
