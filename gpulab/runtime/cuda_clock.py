@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import FaultError, GpulabError, UsageError
-from gpulab.runtime import cuda_errors, telemetry
+from gpulab.runtime import cuda_context, cuda_errors, telemetry
 from gpulab.runtime.cuda import CudaDevice
 from gpulab.runtime.device import Device
 from gpulab.runtime.telemetry import Telemetry
@@ -25,7 +24,6 @@ _ATTRIBUTES = {
     "memory_khz": "MemoryClockRate",
     "memory_bits": "GlobalMemoryBusWidth",
 }
-_UNKNOWN_L2 = 64 << 20  # a card that does not tell its L2: larger than any of its generation
 
 
 class CudaClock:
@@ -34,13 +32,23 @@ class CudaClock:
     Args:
         device: the card.
         reset: stands for the driver's ``cuCtxResetPersistingL2Cache``.
+
+    Raises:
+        FaultError: the driver does not tell how large the L2 is, so that none can be flushed.
     """
 
     def __init__(self, device: CudaDevice, reset: Callable[[], int] | None = None) -> None:
         self.device = device
         cuda = device.cupy.cuda
         card = cuda.Device(device.connection.card.index)
-        self.l2_bytes = int(card.attributes.get("L2CacheSize", 0)) or _UNKNOWN_L2
+        self.l2_bytes = int(card.attributes.get("L2CacheSize", 0))
+        if self.l2_bytes <= 0:
+            raise FaultError(
+                f"the driver does not tell the L2 size of {device.name}: what is timed could not "
+                "be flushed from it",
+                fix="without times: gpulab run",
+                fault="driver_refusal",
+            )
         self.flush_bytes = 2 * self.l2_bytes
         self._buffer: Any = device.empty((self.flush_bytes,), _BYTE, 0, "L2 flush").handle
         self._read = telemetry.reader(str(card.pci_bus_id))
@@ -58,7 +66,7 @@ class CudaClock:
         Raises:
             FaultError: the driver refuses, and not because the card knows no such lines.
         """
-        reset = self._reset or ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache
+        reset = self._reset or cuda_context.libcuda().cuCtxResetPersistingL2Cache
         status = int(reset())
         if status not in (_SUCCESS, _NOT_SUPPORTED):
             raise FaultError(f"cuCtxResetPersistingL2Cache: error {status}", fault="cuda")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,25 @@ def _import_cupy() -> Any:
     return importlib.import_module("cupy")
 
 
+def libcuda() -> ctypes.CDLL:
+    """The driver's library, whose functions act on the context that is current.
+
+    Raises:
+        DeviceMissingError: it is not installed.
+    """
+    found = driver_facts.library()
+    if found is None:
+        raise _no_driver()
+    return found
+
+
+def _no_driver() -> DeviceMissingError:
+    return DeviceMissingError(
+        "no NVIDIA driver is installed (libcuda.so.1 is not there)",
+        fix=f"install the NVIDIA driver, or {EMULATED}",
+    )
+
+
 def cupy_version(cupy: Any) -> tuple[int, int]:
     """The CUDA version a CuPy is built for, (major, minor)."""
     number = int(cupy.cuda.runtime.runtimeGetVersion())
@@ -51,10 +71,7 @@ def connect(
     """
     driver = query()
     if driver is None:
-        raise DeviceMissingError(
-            "no NVIDIA driver is installed (libcuda.so.1 is not there)",
-            fix=f"install the NVIDIA driver, or {EMULATED}",
-        )
+        raise _no_driver()
     if driver.problem:
         raise DeviceMissingError(
             f"{driver.label} gives no card: {driver.problem}",

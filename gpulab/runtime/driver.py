@@ -70,36 +70,46 @@ def release(path: Path = Path("/proc/driver/nvidia/version")) -> "str | None":
     return match[1] if match else None
 
 
-def query(library: "ctypes.CDLL | None" = None) -> "Driver | None":
+def library() -> "ctypes.CDLL | None":
+    """libcuda, loaded here alone; None where it is not installed. Creates no context.
+
+    Its functions declare no arguments: what is no ``int`` of C is passed as the ``ctypes`` value
+    it is.
+    """
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def query(libcuda: "ctypes.CDLL | None" = None) -> "Driver | None":
     """Ask libcuda; None where it is not installed. Creates no context."""
-    if library is None:
-        try:
-            library = ctypes.CDLL("libcuda.so.1")
-        except OSError:
-            return None
+    libcuda = libcuda or library()
+    if libcuda is None:
+        return None
     number = ctypes.c_int()
-    if library.cuDriverGetVersion(ctypes.byref(number)) != 0:
+    if libcuda.cuDriverGetVersion(ctypes.byref(number)) != 0:
         return None
     cuda = (number.value // 1000, number.value % 1000 // 10)
-    code = library.cuInit(0)
+    code = libcuda.cuInit(0)
     if code != 0:
         text = ctypes.c_char_p()
-        library.cuGetErrorString(code, ctypes.byref(text))
+        libcuda.cuGetErrorString(code, ctypes.byref(text))
         reason = text.value.decode() if text.value else f"error {code}"
         return Driver(cuda, release(), (), f"cuInit: {reason}")
-    library.cuDeviceGetCount(ctypes.byref(number))
-    cards = tuple(_card(library, index) for index in range(number.value))
+    libcuda.cuDeviceGetCount(ctypes.byref(number))
+    cards = tuple(_card(libcuda, index) for index in range(number.value))
     return Driver(cuda, release(), cards, None if cards else "it lists no card")
 
 
-def _card(library: ctypes.CDLL, index: int) -> Card:
+def _card(libcuda: ctypes.CDLL, index: int) -> Card:
     device, value = ctypes.c_int(), ctypes.c_int()
-    library.cuDeviceGet(ctypes.byref(device), index)
+    libcuda.cuDeviceGet(ctypes.byref(device), index)
     name = ctypes.create_string_buffer(256)
-    library.cuDeviceGetName(name, len(name), device)
+    libcuda.cuDeviceGetName(name, len(name), device)
     capability = []
     for attribute in (_MAJOR, _MINOR):
-        library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        libcuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         capability.append(value.value)
     return Card(index, name.value.decode(errors="replace"), (capability[0], capability[1]))
 

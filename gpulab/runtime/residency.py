@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 
 from gpulab.device_code import LaunchPlan
+from gpulab.errors import FaultError
+from gpulab.runtime import cuda_context
 
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
@@ -33,7 +36,7 @@ class _Configuration(ctypes.Structure):
     )
 
 
-def clusters_at_once(function: int, plan: LaunchPlan) -> int | None:
+def clusters_at_once(function: int, plan: LaunchPlan) -> int:
     """Clusters of a kernel that the whole card holds at once; no cluster spans two GPCs.
 
     Args:
@@ -41,7 +44,10 @@ def clusters_at_once(function: int, plan: LaunchPlan) -> int | None:
         plan: its launch.
 
     Returns:
-        The number of clusters; None where the driver cannot tell.
+        The number of clusters, at least 1.
+
+    Raises:
+        FaultError: the driver refuses the question, or the card holds no such cluster.
     """
     attribute = _Attribute(id=_CLUSTER_DIMENSION)
     attribute.value[0:3] = (plan.cluster, 1, 1)
@@ -53,21 +59,29 @@ def clusters_at_once(function: int, plan: LaunchPlan) -> int | None:
         attribute_count=1,
     )
     count = ctypes.c_int()
-    ask = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters
+    ask = cuda_context.libcuda().cuOccupancyMaxActiveClusters
     status = ask(ctypes.byref(count), ctypes.c_void_p(function), ctypes.byref(wanted))
-    return count.value if status == 0 and count.value > 0 else None
+    if status != 0 or count.value < 1:
+        threads = math.prod(plan.block)
+        raise FaultError(
+            f"the card holds no cluster of {plan.cluster} blocks of {threads} threads and "
+            f"{plan.shared_bytes} bytes of shared memory"
+            if status == 0
+            else f"cuOccupancyMaxActiveClusters refuses clusters of {plan.cluster} blocks of "
+            f"{threads} threads and {plan.shared_bytes} bytes of shared memory: status {status}",
+            fault="driver_refusal",
+        )
+    return count.value
 
 
-def blocks_along_x(
-    plan: LaunchPlan, multiprocessors: int, clusters: Callable[[], int | None]
-) -> int:
+def blocks_along_x(plan: LaunchPlan, multiprocessors: int, clusters: Callable[[], int]) -> int:
     """Blocks to launch along x.
 
     Args:
         plan: launch plan of the kernel.
         multiprocessors: number of multiprocessors of the card.
         clusters: asks how many clusters the card holds at once; called for clusters of more than
-            one block only. Where it gives None, all multiprocessors are taken to be usable.
+            one block only.
 
     Returns:
         The grid's x of an ordinary kernel. For a persistent kernel at most the blocks that the
@@ -79,7 +93,7 @@ def blocks_along_x(
     wanted = plan.grid[0] // plan.cluster
     held = multiprocessors * plan.blocks_an_sm // plan.cluster
     if plan.cluster > 1:
-        held = min(held, clusters() or held)
+        held = min(held, clusters())
     if plan.equal_shares and wanted > held:
         turns = -(-wanted // held)
         held = wanted // turns if wanted % turns == 0 else held

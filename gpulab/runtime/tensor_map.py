@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from typing import Any
 
 from gpulab.errors import DeviceMissingError, FaultError
 from gpulab.registry import TensorBox
+from gpulab.runtime import cuda_context
 from gpulab.runtime.objects import DeviceArray
 
 BYTES = 128
@@ -28,13 +28,6 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _NO_INTERLEAVE, _L2_128_BYTES, _ZEROS_OUTSIDE = 0, 2, 0
 _DIMS = 2
 _KEPT = 4096
-
-
-def _driver() -> Any:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise DeviceMissingError(f"no NVIDIA driver: {error}") from None
 
 
 def of_array(array: DeviceArray, *, box: TensorBox) -> bytes:
@@ -58,9 +51,8 @@ def encode(address: int, rows: int, columns: int, itemsize: int, box: TensorBox)
         DeviceMissingError: no driver, or one that knows no tensor maps.
         FaultError: the driver refuses the arguments.
     """
-    library = _driver()
     try:
-        function = library.cuTensorMapEncodeTiled
+        function = cuda_context.libcuda().cuTensorMapEncodeTiled
     except AttributeError:
         raise DeviceMissingError(
             "the NVIDIA driver knows no tensor maps", fix="update it to 525 or newer"

@@ -138,7 +138,6 @@ def test_a_persistent_launch_has_what_the_card_holds(given, blocks):
         (33, False, 132),
         (30, False, 120),
         (40, False, 132),
-        (None, False, 132),
         (30, True, 120),
         (33, True, 128),
     ],

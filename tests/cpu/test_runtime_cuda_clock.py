@@ -8,6 +8,7 @@ import pytest
 import runtime_fakes
 
 from gpulab.errors import FaultError
+from gpulab.runtime import driver as driver_facts
 from gpulab.runtime import telemetry
 from gpulab.runtime.cuda import CudaDevice
 from gpulab.runtime.cuda_clock import CudaClock
@@ -99,6 +100,14 @@ def test_the_flush_is_twice_the_queried_l2(clock):
     assert set(np.unique(clock._buffer.array)) == {2}
 
 
+@pytest.mark.parametrize("told", [{}, {"L2CacheSize": 0}])
+def test_a_card_that_does_not_tell_its_l2_is_not_timed(clock, told):
+    clock.device.cupy.cuda.Device(0).attributes = told
+    with pytest.raises(FaultError, match="does not tell the L2 size of") as caught:
+        CudaClock(clock.device)
+    assert caught.value.fix == "without times: gpulab run"
+
+
 def test_a_captured_graph_is_replayed_on_the_devices_stream(clock):
     called = []
     replay = clock.capture(lambda: called.append(clock.device.stream.capturing))
@@ -124,6 +133,15 @@ def test_persisting_lines_are_reset_where_a_card_has_them(clock, status):
     called = []
     CudaClock(clock.device, lambda: called.append(status) or status).reset_persisting()
     assert called == [status]
+
+
+def test_the_reset_is_the_drivers(clock, monkeypatch):
+    called = []
+    made = SimpleNamespace(cuCtxResetPersistingL2Cache=lambda: called.append(1) or 999)
+    monkeypatch.setattr(driver_facts, "library", lambda: made)
+    with pytest.raises(FaultError, match="error 999"):
+        clock.reset_persisting()
+    assert called == [1]
 
 
 def test_a_driver_that_refuses_the_reset_is_heard(clock):

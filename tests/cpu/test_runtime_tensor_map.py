@@ -12,6 +12,7 @@ from runtime_fakes import FakeCupy
 
 from gpulab.errors import DeviceMissingError, FaultError, UsageError
 from gpulab.registry import LaunchPlan, Param, RawBuild, TensorBox
+from gpulab.runtime import driver as driver_facts
 from gpulab.runtime import packing, residency, tensor_map
 from gpulab.runtime.cache import Store
 from gpulab.runtime.cuda import CudaDevice
@@ -54,7 +55,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     made = Driver()
-    monkeypatch.setattr(tensor_map, "_driver", lambda: made)
+    monkeypatch.setattr(driver_facts, "library", lambda: made)
     tensor_map.encode.cache_clear()
     yield made
     tensor_map.encode.cache_clear()
@@ -100,11 +101,18 @@ def test_what_the_driver_refuses_is_named(driver):
 
 
 def test_a_driver_without_tensor_maps_is_too_old(monkeypatch):
-    monkeypatch.setattr(tensor_map, "_driver", SimpleNamespace)
+    monkeypatch.setattr(driver_facts, "library", SimpleNamespace)
     tensor_map.encode.cache_clear()
     with pytest.raises(DeviceMissingError, match="knows no tensor maps") as caught:
         tensor_map.encode(256, 8, 64, 2, BOX)
     assert "525" in caught.value.fix
+
+
+def test_without_a_driver_there_is_no_map(monkeypatch):
+    monkeypatch.setattr(driver_facts, "library", lambda: None)
+    tensor_map.encode.cache_clear()
+    with pytest.raises(DeviceMissingError, match="no NVIDIA driver"):
+        tensor_map.encode(256, 8, 64, 2, BOX)
 
 
 def test_only_the_named_arrays_are_packed_as_maps():
@@ -173,8 +181,8 @@ def test_a_map_is_passed_by_value_as_one_structure(card, cupy, function, driver)
 @pytest.mark.parametrize(
     ("blocks", "cluster", "held", "launched"),
     [
-        (1, 1, None, 1), (132, 1, None, 132), (133, 1, None, 132), (1000, 2, None, 132),
-        (130, 2, None, 130), (999, 9, None, 126), (1000, 4, 30, 120), (1000, 4, 40, 132),
+        (1, 1, None, 1), (132, 1, None, 132), (133, 1, None, 132), (1000, 2, 66, 132),
+        (130, 2, 66, 130), (999, 9, 15, 126), (1000, 4, 30, 120), (1000, 4, 40, 132),
     ],
 )  # fmt: skip
 def test_a_persistent_grid_is_capped_by_whole_clusters(

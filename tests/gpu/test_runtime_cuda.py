@@ -103,6 +103,23 @@ def test_an_empty_grid_writes_nothing(card, raw):
     assert set(y.view(np.uint8)) == {0xA5}
 
 
+def test_the_driver_says_how_many_clusters_fit(card, raw):
+    """Each block of a persistent launch counts itself: whole clusters, no more than fit."""
+    if card.capability < (9, 0):
+        pytest.skip("clusters need sm_90")
+    function = card.build(
+        raw('extern "C" __global__ void __cluster_dims__(8) k(float* y)'
+            "{ if (threadIdx.x == 0) atomicAdd(y, 1.0f); }"), PAIR[1:],
+    )  # fmt: skip
+    y = card.upload(np.zeros(1, np.float32), "y")
+    plan = LaunchPlan((8 * 4096, 1, 1), (128, 1, 1), persistent=True, cluster=8)
+    card.launch(function, plan, [y])
+    card.synchronize()
+    clusters, left = divmod(int(card.download(y)[0]), 8)
+    assert left == 0
+    assert 1 <= clusters <= card.multiprocessors // 8
+
+
 def test_scalars_of_every_width_arrive_exactly(card, raw):
     params = (
         Param("y", "out", "fp32", ("n",)),
