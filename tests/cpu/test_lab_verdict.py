@@ -1,11 +1,14 @@
 """Exit codes and the one-sentence summary, and the table made of records."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from gpulab.lab import render, verdict
+from gpulab.device_code import LaunchPlan
+from gpulab.lab import evaluate, render, verdict
+from gpulab.runtime.resources import Resources
 
 
 def row(verdict="PASS", lesson=False, **more):
@@ -51,6 +54,22 @@ def test_exit_code(records, code):
     assert verdict.exit_code(records) == code
     word = {0: "PASS", 3: "INCONCLUSIVE"}.get(code, "FAIL")
     assert verdict.summary(records).startswith(word + ":")
+
+
+def test_occupancy_counts_static_and_dynamic_shared_memory():
+    """30 KiB and 20 KiB, and the 1 KiB that the system takes: three times in the 164 KiB of an
+    SM, of four warps each."""
+    figures = dict.fromkeys(("stack_bytes", "spill_store_bytes", "spill_load_bytes", "barriers"), 0)
+    used = Resources(registers=32, shared_bytes=30 << 10, **figures)
+    runner = SimpleNamespace(
+        function=SimpleNamespace(resources=used),
+        plan=LaunchPlan((9, 1, 1), (32, 4, 1), 20 << 10),
+        device=SimpleNamespace(target=(8, 0)),
+    )
+    found = evaluate.resources(runner)
+    assert (found["shared_bytes"], found["threads_per_block"]) == (50 << 10, 128)
+    assert (found["blocks_per_sm"], found["occupancy"]) == (3, 12 / 64)
+    assert found["occupancy_limited_by"] == ["shared memory"]
 
 
 def test_summary_counts():
