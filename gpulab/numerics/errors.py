@@ -1,4 +1,4 @@
-"""Error measures: elementwise, normwise, in units in the last place, and what storage costs.
+"""Error measures: elementwise, root mean square, and the unit in the last place.
 
 Every measure treats a NaN as an infinite error: a result that is not a number is never close.
 """
@@ -74,22 +74,10 @@ def elementwise(got: ArrayLike, want: ArrayLike) -> ErrorSummary:
     return ErrorSummary(float(error.flat[at]), float(relative.max()), index)
 
 
-def normwise(got: ArrayLike, want: ArrayLike) -> float:
-    """``||got - want|| / ||want||`` in the Frobenius norm; inf where ``want`` is all zero."""
-    error = float(np.linalg.norm(absolute(got, want)))
-    size = float(np.linalg.norm(np.asarray(want, np.float64)))
-    return error / size if size else (0.0 if error == 0 else float("inf"))
-
-
 def rms(values: ArrayLike) -> float:
     """Root mean square; 0 for an empty array."""
     array = np.asarray(values, np.float64)
     return float(np.sqrt(np.mean(array * array))) if array.size else 0.0
-
-
-def storage_error(r0: ArrayLike, r1: ArrayLike) -> float:
-    """``max |R1 - R0|``: what rounding the inputs to their format costs, whatever the kernel."""
-    return elementwise(r1, r0).max_abs
 
 
 def gaps(fmt: Format | str, values: ArrayLike) -> tuple[Array, Array]:
@@ -117,12 +105,6 @@ def gaps(fmt: Format | str, values: ArrayLike) -> tuple[Array, Array]:
 def ulp(fmt: Format | str, values: ArrayLike) -> Array:
     """Unit in the last place of a format at any finite values (not only at those it holds)."""
     return gaps(fmt, values)[1]
-
-
-def ulp_error(fmt: Format | str, got: ArrayLike, want: ArrayLike) -> Array:
-    """``|got - want|`` in units in the last place of the format at ``want``."""
-    error: Array = absolute(got, want) / ulp(fmt, want)
-    return error
 
 
 def _power(exponent: NDArray[Any]) -> Array:
