@@ -113,7 +113,7 @@ class Layout:
     @property
     def batch(self) -> int:
         """Packs that are asked for, and taken, together."""
-        return next(b for b in (row_shape.BATCH, 2, 1) if self.keep % b == 0)
+        return row_shape.batch_of(self.keep)
 
     @property
     def batches(self) -> int:
@@ -133,7 +133,7 @@ def chosen(
     fit = shape.fit
     if isinstance(shape, Kept):
         fit = "kWhole" if row.count == shape.packs else fit
-    batch = next(b for b in (row_shape.BATCH, 2, 1) if shape.shared % b == 0)
+    batch = row_shape.batch_of(shape.shared)
     card = arch.get(capability)
     blocks = min(shape.blocks, card.max_blocks_per_sm, card.max_threads_per_sm // shape.threads)
     layout = Layout(

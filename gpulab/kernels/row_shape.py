@@ -35,6 +35,11 @@ CLUSTERS: Capability = (9, 0)
 MAX_COLS = (1 << 28) - 1
 
 
+def batch_of(packs: int) -> int:
+    """How many of ``packs`` in shared memory are asked for, and taken, together."""
+    return next(b for b in (BATCH, 2, 1) if packs % b == 0)
+
+
 @dataclass(frozen=True)
 class Packs:
     """What a row is read in.
@@ -43,7 +48,8 @@ class Packs:
         elements: of a pack.
         count: packs of a row.
         whole_words: a pack is 4 bytes or more.
-        kept_bytes: what a thread keeps of one, of all arrays that are read side by side.
+        kept_bytes: what a thread keeps of one, in whole 32-bit words, of all arrays that are read
+            side by side.
     """
 
     elements: int
@@ -55,8 +61,8 @@ class Packs:
 def packs_of(cols: int, fmt: str, beside: Sequence[str] = (), arrays: int = 1) -> Packs:
     """The packs of a row of ``cols`` elements; those of formats ``beside`` it are no larger."""
     elements = pack_elements(cols, fmt, *beside)
-    whole = elements * storage_dtype(fmt).itemsize >= 4
-    return Packs(elements, cols // elements, whole, arrays * held_bytes(elements, fmt))
+    size = elements * storage_dtype(fmt).itemsize
+    return Packs(elements, cols // elements, size >= 4, arrays * max(4, size))
 
 
 def pack_elements(cols: int, *formats: str) -> int:
@@ -66,11 +72,6 @@ def pack_elements(cols: int, *formats: str) -> int:
     while cols % count:
         count //= 2
     return count
-
-
-def held_bytes(elements: int, fmt: str) -> int:
-    """Bytes of a kept pack: whole 32-bit words."""
-    return max(4, elements * storage_dtype(fmt).itemsize)
 
 
 PLACES_ALIGNED = 128
@@ -206,8 +207,7 @@ class Streamed(Group):
 
     def shared_bytes(self, row: Packs) -> int:
         """Of a block."""
-        batch = next(b for b in (BATCH, 2, 1) if self.shared % b == 0)
-        return self.ring * batch * self.threads * row.kept_bytes
+        return self.ring * batch_of(self.shared) * self.threads * row.kept_bytes
 
     @property
     def meeting_bytes(self) -> int:
