@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.check import ptx
+from gpulab.check import measuring, ptx
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.subject import Arrays, Expected
 from gpulab.errors import KernelTimeoutError
@@ -45,6 +45,44 @@ def there_alone(check: Check, text: str, index: tuple[int, ...] | None = None) -
 
 
 def sample(check: Check, submitted: Submitted) -> None:
+    """Judge the size that is timed, and one with more terms than that.
+
+    Raises:
+        GpulabError: a fault, or a launch shape that no device takes.
+    """
+    only = check.options.only
+    if only in (None, check.timed_token):
+        _timed(check, submitted)
+    if only in (None, check.longest_token) and check.result.diagnosis is None:
+        _longest(check, submitted)
+
+
+def _longest(check: Check, submitted: Submitted) -> None:
+    """One launch with more terms than the size that is timed."""
+    shape = check.exercise.longest
+    emulated = check.options.device == "emulated"
+    if shape is None or (emulated and not check.options.timed):
+        return
+    check.present, inputs = shape, check.stored(shape)
+    submitted.load()
+    try:
+        run = submitted.at(shape.dims, most=BUDGET // 4 if emulated else None)
+        got = run(inputs, poison=structure.POISONS[0]).outputs
+    except KernelTimeoutError:
+        if not emulated:
+            raise
+        return  # it may be slow here and right
+    if measuring.right(check, shape, inputs, got):
+        return
+    shown = " ".join(f"{k}={v}" for k, v in shape.dims.items())
+    text = f"right at the smaller shapes, but wrong at {shown}, with more terms than are timed"
+    fix = "any size is asked for: an array of a fixed size must not hold a row, or all terms"
+    check.result.note(STAGE, "FAIL", text)
+    check.result.facts["replay"] = str(check.token(shape))
+    check.result.diagnosis = Diagnosis("timed-size", text, fix)
+
+
+def _timed(check: Check, submitted: Submitted) -> None:
     """Judge what a few blocks write at the timed size; on a card, where it was judged whole, some
     rows of inputs that do not repeat.
 

@@ -69,6 +69,7 @@ class Exercise:
         min_capability: the lowest that can run it.
         entry: the kernel's name.
         unforeseen: dims of a case that nobody can know beforehand; None: each dim 2 .. 72.
+        longest: one with more terms than the size that is timed, where memory of a fixed size ends.
         baseline: the exercise whose solution is the float32 kernel that this one starts from.
         cpp: C++ spelling of a parameter's element type where it is not the format's own.
     """
@@ -90,6 +91,7 @@ class Exercise:
     min_capability: Capability = (7, 5)
     entry: str = "matmul"
     unforeseen: Callable[[np.random.Generator], Mapping[str, int]] | None = None
+    longest: Shape | None = None
     baseline: str | None = None
     cpp: Mapping[str, str] = field(default_factory=dict)
 

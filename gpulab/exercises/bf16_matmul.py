@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.matmul_common import BASELINE, SUBMIT, TIMED, parameters, shapes
+from gpulab.exercises.matmul_common import BASELINE, LONGEST, SUBMIT, TIMED, parameters, shapes
 from gpulab.registry import Variant
 
 _VARIANT = Variant("bf16", "fp32", "fp32")
@@ -17,6 +17,7 @@ EXERCISE = Exercise(
     params=parameters(_VARIANT),
     shapes=shapes(),
     timed=TIMED,
+    longest=LONGEST,
     statement=(
         "As fp16-matmul, with __nv_bfloat16 inputs: 8 significand bits and the exponent range of "
         "float32. C (m, n) = A (m, k) B (k, n), row-major, any m, n, k >= 1.\n\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.rows_common import SUBMIT, TIMED, shapes, unforeseen
+from gpulab.exercises.rows_common import LONGEST, SUBMIT, TIMED, shapes, unforeseen
 from gpulab.kernels.crossentropy.row import params
 from gpulab.ops.rows_families import families_for
 from gpulab.registry import Variant
@@ -19,6 +19,7 @@ EXERCISE = Exercise(
     params=params(_VARIANT),
     shapes=shapes(("normal", "high", "low", "ascending"), families_for("fp16")),
     timed=TIMED,
+    longest=LONGEST,
     statement=(
         "For every row of logits x (rows, cols) and its label: lse = log(sum(e^x)) and "
         "loss = lse - x[label]. x is half, labels are int32, loss and lse are float32 and have one "

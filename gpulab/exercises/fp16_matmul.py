@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.matmul_common import BASELINE, SUBMIT, TIMED, parameters, shapes
+from gpulab.exercises.matmul_common import BASELINE, LONGEST, SUBMIT, TIMED, parameters, shapes
 from gpulab.registry import Variant
 
 _VARIANT = Variant("fp16", "fp32", "fp32")
@@ -17,6 +17,7 @@ EXERCISE = Exercise(
     params=parameters(_VARIANT),
     shapes=shapes(),
     timed=TIMED,
+    longest=LONGEST,
     statement=(
         "You have a tiled float32 matmul. Convert it to half storage: A and B arrive as __half, "
         "C leaves as float, and the running sum stays in float.\n\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.matmul_common import BASELINE, SUBMIT, TIMED, parameters, shapes
+from gpulab.exercises.matmul_common import BASELINE, LONGEST, SUBMIT, TIMED, parameters, shapes
 from gpulab.registry import Variant
 
 _VARIANT = Variant("e4m3", "fp32", "fp32")
@@ -17,6 +17,7 @@ EXERCISE = Exercise(
     params=parameters(_VARIANT),
     shapes=shapes(),
     timed=TIMED,
+    longest=LONGEST,
     statement=(
         "A and B arrive as bytes, each the code of an e4m3 number: sign, 4 exponent bits with bias "
         "7, 3 mantissa bits. Exponent 0 is subnormal (mantissa times 2^-9), the codes 0x7f and "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.rows_common import SUBMIT, TIMED, shapes, unforeseen
+from gpulab.exercises.rows_common import LONGEST, SUBMIT, TIMED, shapes, unforeseen
 from gpulab.kernels.layernorm.row import params
 from gpulab.ops.layernorm import WELFORD
 from gpulab.registry import Variant
@@ -35,6 +35,7 @@ EXERCISE = Exercise(
         ),
     ),
     timed=TIMED,
+    longest=LONGEST,
     statement=(
         "Normalise every row of x (rows, cols): y = (x - mean) rstd weight + bias with "
         "rstd = 1 / sqrt(variance + eps); the variance is the mean of (x - mean)^2. Everything is "

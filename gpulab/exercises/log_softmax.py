@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.rows_common import SUBMIT, TIMED, shapes, unforeseen
+from gpulab.exercises.rows_common import LONGEST, SUBMIT, TIMED, shapes, unforeseen
 from gpulab.kernels.logsoftmax.row import params
 from gpulab.ops.rows_families import families_for
 from gpulab.registry import Variant
@@ -19,6 +19,7 @@ EXERCISE = Exercise(
     params=params(_VARIANT),
     shapes=shapes(("normal", "high", "low", "ascending"), families_for("fp32")),
     timed=TIMED,
+    longest=LONGEST,
     statement=(
         "The logarithm of the softmax of every row of x (rows, cols), float32 in and out: "
         "y = (x - max) - log(sum(e^(x - max))). Any rows, cols >= 1.\n\n"

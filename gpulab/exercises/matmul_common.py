@@ -11,6 +11,7 @@ from gpulab.registry import Param, Variant
 
 BASELINE = "tiled-matmul"
 TIMED = {"m": 2048, "n": 2048, "k": 2048}
+LONGEST = Shape({"m": 3, "n": 5, "k": 2500}, "longer sums than those that are timed", ("normal",))
 
 
 def parameters(variant: Variant) -> tuple[Param, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.rows_common import SUBMIT, TIMED, shapes, unforeseen
+from gpulab.exercises.rows_common import LONGEST, SUBMIT, TIMED, shapes, unforeseen
 from gpulab.kernels.rmsnorm.row import residual_params
 from gpulab.ops.rmsnorm import FP32_SUM
 from gpulab.ops.rows_families import families_for
@@ -20,6 +20,7 @@ EXERCISE = Exercise(
     params=residual_params(_VARIANT),
     shapes=shapes(("normal", "mixed", "small", "large"), families_for("fp16")),
     timed=TIMED,
+    longest=LONGEST,
     statement=(
         "Add a residual to every row of x (rows, cols), store the sum, and normalise it as rmsnorm "
         "does: s = x + residual, residual_out = cast(s), y = cast(s rstd) weight with "

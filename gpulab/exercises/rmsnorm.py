@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.rows_common import SUBMIT, TIMED, shapes, unforeseen
+from gpulab.exercises.rows_common import LONGEST, SUBMIT, TIMED, shapes, unforeseen
 from gpulab.kernels.rmsnorm.row import params
 from gpulab.ops.rows_families import families_for
 from gpulab.registry import Variant
@@ -19,6 +19,7 @@ EXERCISE = Exercise(
     params=params(_VARIANT),
     shapes=shapes(("normal", "mixed", "small", "large"), families_for("fp16")),
     timed=TIMED,
+    longest=LONGEST,
     statement=(
         "Normalise every row of x (rows, cols) by its root mean square and multiply by a weight a "
         "column: y = cast(x rstd) weight with rstd = 1 / sqrt(mean(x^2) + eps). x, weight and y "

@@ -9,6 +9,7 @@ import numpy as np
 from gpulab.exercises.base import Shape
 
 TIMED = {"rows": 4096, "cols": 4096}
+LONGEST = Shape({"rows": 2, "cols": 4999}, "longer rows than those that are timed", ("normal",))
 
 
 def shapes(quick: Sequence[str], every: Sequence[str]) -> tuple[Shape, ...]:

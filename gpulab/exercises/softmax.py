@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.rows_common import SUBMIT, TIMED, shapes, unforeseen
+from gpulab.exercises.rows_common import LONGEST, SUBMIT, TIMED, shapes, unforeseen
 from gpulab.kernels.softmax.row import params
 from gpulab.ops.rows_families import families_for
 from gpulab.registry import Variant
@@ -19,6 +19,7 @@ EXERCISE = Exercise(
     params=params(_VARIANT),
     shapes=shapes(("normal", "high", "low", "ascending"), families_for("fp16")),
     timed=TIMED,
+    longest=LONGEST,
     statement=(
         "Turn every row of x (rows, cols) into probabilities: y = e^(x - max) / sum(e^(x - max)), "
         "max and sum over the columns of the row. x and y are half, any rows, cols >= 1.\n\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.exercises.base import Exercise
-from gpulab.exercises.matmul_common import SUBMIT, TIMED, parameters, shapes
+from gpulab.exercises.matmul_common import LONGEST, SUBMIT, TIMED, parameters, shapes
 from gpulab.registry import Variant
 
 _VARIANT = Variant("fp32", "fp32", "fp32")
@@ -17,6 +17,7 @@ EXERCISE = Exercise(
     params=parameters(_VARIANT),
     shapes=shapes(),
     timed=TIMED,
+    longest=LONGEST,
     statement=(
         "Multiply two float32 matrices, C (m, n) = A (m, k) B (k, n), all row-major, any "
         "m, n, k >= 1, with tiles in shared memory: a block brings a tile of A and a tile of B "

@@ -89,6 +89,26 @@ def test_a_race_of_long_loops_is_seen_there(judged):
     assert "4096" in result.facts["replay"]
 
 
+def test_more_terms_than_are_timed_are_looked_at_and_replayed(judged, tmp_path):
+    few = changed(tmp_path, "t < k", "t < min(k, 2048)")
+    result = judged(few)
+    assert (result.verdict, result.diagnosis.slug) == ("FAIL", "timed-size")
+    assert "k=2500" in result.diagnosis.text
+    only = token.parse(result.facts["replay"])
+    again = judged(few, only=only, seed=only.seed)
+    assert (again.verdict, again.diagnosis) == ("FAIL", result.diagnosis)
+    assert judged(NAIVE, only=only, seed=only.seed).verdict == "PASS"
+    assert judged(few, timed=False).verdict == "PASS"
+
+
+def test_a_buffer_of_the_size_that_is_timed_ends_there(judged):
+    result = judged(WRONG / "softmax" / "out-of-bounds" / "row_buffer.cu")
+    assert (result.verdict, result.diagnosis.slug, result.exit_code) == (
+        "FAIL", "out-of-bounds", 6,
+    )  # fmt: skip
+    assert "4999" in result.facts["replay"]
+
+
 def test_blocks_that_take_too_long_leave_it_to_a_card(judged, monkeypatch):
     monkeypatch.setattr(sampling, "BUDGET", 100)
     result = judged(NAIVE)
