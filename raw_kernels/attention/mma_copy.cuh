@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/half.cuh"
+#include "common/unknown.cuh"
 #include "ptx/async.cuh"
 #include "ptx/shared.cuh"
 
@@ -17,13 +18,6 @@ struct Tile {
     static_assert(kKeys % 16 == 0, "the product with V takes 16 keys at a time");
     static_assert(kAsync ? kStages >= 2 : kStages == 2, "tiles through registers alternate");
 };
-
-// A value the compiler knows nothing of: what is computed from it is computed where it is needed, not kept in
-// registers that the main loop has no room for.
-inline int unknown(int value) {
-    asm volatile("" : "+r"(value));
-    return value;
-}
 
 // A row of kHeadDim 16-bit elements in global and in shared memory.
 template <int kHeadDim>

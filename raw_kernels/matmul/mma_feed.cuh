@@ -2,6 +2,7 @@
 // shape of a block's work (Tile), the swizzle, and one thread's share of the copies (Feed).
 #pragma once
 
+#include "common/unknown.cuh"
 #include "ptx/async.cuh"
 #include "ptx/shared.cuh"
 
@@ -21,13 +22,6 @@ struct Tile {
     static_assert(kWarpN == 32 || kWarpN == 64, "fragments of B come in groups of 32 columns");
     static_assert(kM % kWarpM == 0 && kN % kWarpN == 0 && kWarpM % 16 == 0, "whole warp tiles");
 };
-
-// A value the compiler knows nothing of: what is computed from it stays where it is written, out of
-// registers that the main loop needs.
-inline int unknown(int value) {
-    asm volatile("" : "+r"(value));
-    return value;
-}
 
 struct Problem {
     const char* a;

@@ -59,7 +59,7 @@ struct StoreRegisters {
 
 // Boxes of 64 rows x 128 bytes are laid out in shared memory, swizzled as TMA expects, and leave asynchronously:
 // a warpgroup waits only for a buffer that is still being read, kBuffers boxes later.
-template <class Output, int kGroups, int kBuffers, bool kOverlapped = true, bool kMatrix = true>
+template <class Output, int kGroups, int kBuffers>
 struct StoreTma {
     using Target = ptx::TensorMap;
     static constexpr int kBoxBytes = 64 * 128;
@@ -76,7 +76,7 @@ struct StoreTma {
             for (int box = 0; box < T::kBlockN / kColumns; ++box) {
                 const unsigned buffer = staging + (group * kBuffers + turn) * kBoxBytes;
                 turn = turn + 1 == kBuffers ? 0 : turn + 1;
-                if (leader) ptx::tma_store_wait_read<kOverlapped ? kBuffers - 1 : 0>();
+                if (leader) ptx::tma_store_wait_read<kBuffers - 1>();
                 group_sync(group);
                 write(sums.of[i] + box * kColumns / 2, buffer);
                 ptx::fence_shared_async();
@@ -84,7 +84,6 @@ struct StoreTma {
                 if (leader) {
                     ptx::tma_store(c, column + box * kColumns, row + i * 64, buffer);
                     ptx::tma_store_commit();
-                    if constexpr (!kOverlapped) ptx::tma_store_wait<0>();
                 }
             }
         }
@@ -94,24 +93,14 @@ struct StoreTma {
     static void write(const float* sums, unsigned buffer) {
         const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         if constexpr (sizeof(typename Output::Storage) == 2) {
-            if constexpr (kMatrix) {
-                const unsigned r = warp * 16 + lane % 16;
-                const unsigned at = buffer + r * 128 + ((lane / 16 ^ r % 8) << 4);
+            const unsigned r = warp * 16 + lane % 16;
+            const unsigned at = buffer + r * 128 + ((lane / 16 ^ r % 8) << 4);
 #pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    const float* const s = sums + j * 8;
-                    const unsigned words[4] = {narrow_pair<Output>(s[0], s[1]), narrow_pair<Output>(s[2], s[3]),
-                                               narrow_pair<Output>(s[4], s[5]), narrow_pair<Output>(s[6], s[7])};
-                    ptx::stmatrix_x4(at ^ j * 32, words);
-                }
-            } else {
-                const unsigned g = lane / 4, at = buffer + (warp * 16 + g) * 128 + lane % 4 * 4;
-#pragma unroll
-                for (int j = 0; j < 8; ++j) {
-                    const unsigned to = at + ((j ^ g) << 4);
-                    ptx::store_shared_4(to, narrow_pair<Output>(sums[j * 4], sums[j * 4 + 1]));
-                    ptx::store_shared_4(to + 8 * 128, narrow_pair<Output>(sums[j * 4 + 2], sums[j * 4 + 3]));
-                }
+            for (int j = 0; j < 4; ++j) {
+                const float* const s = sums + j * 8;
+                const unsigned words[4] = {narrow_pair<Output>(s[0], s[1]), narrow_pair<Output>(s[2], s[3]),
+                                           narrow_pair<Output>(s[4], s[5]), narrow_pair<Output>(s[6], s[7])};
+                ptx::stmatrix_x4(at ^ j * 32, words);
             }
         } else {
             // Lanes of odd rows take the n-tiles in another order, so that 16 lanes meet no bank twice.

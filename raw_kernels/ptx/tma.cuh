@@ -68,12 +68,6 @@ inline void tma_store_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Waits until at most kPending of this thread's newest groups have yet to write global memory.
-template <int kPending>
-inline void tma_store_wait() {
-    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // What this thread wrote to shared memory becomes visible to asynchronous copies started after it.
 inline void fence_shared_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

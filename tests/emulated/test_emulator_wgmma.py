@@ -124,7 +124,7 @@ WAITS = {
     "product": ("wgmma_tile.cuh", "ptx::wgmma_wait<1>();"),
     "store": (
         "wgmma_store.cuh",
-        "if (leader) ptx::tma_store_wait_read<kOverlapped ? kBuffers - 1 : 0>();",
+        "if (leader) ptx::tma_store_wait_read<kBuffers - 1>();",
     ),
 }
 """Stages that have come, that are free again, that products have read; a buffer that is free."""
