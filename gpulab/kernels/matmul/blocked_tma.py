@@ -16,7 +16,11 @@ from gpulab.kernels.matmul import blocked
 from gpulab.kernels.matmul.mma import LARGEST_DIM
 from gpulab.kernels.matmul.simt import params
 from gpulab.kernels.matmul.wgmma import HOPPER, PITCH_BYTES
-from gpulab.kernels.matmul.wgmma_tiles import BARRIER_BYTES, H200_MULTIPROCESSORS
+from gpulab.kernels.matmul.wgmma_tiles import (
+    BARRIER_BYTES,
+    H200_MULTIPROCESSORS,
+    first_of_least,
+)
 from gpulab.registry import (
     Capability,
     Dims,
@@ -50,19 +54,21 @@ class Tile(blocked.Tile):
 
 
 TILES: dict[Tile, float] = {
-    Tile(112, 128, 16, 2, 2, 7, 16, 4, 2): 72.2,
-    Tile(128, 128, 16, 2, 2, 8, 16, 4, 2): 87.7,
+    Tile(112, 128, 16, 2, 2, 7, 16, 4, 2): 143.5,
+    Tile(128, 128, 16, 2, 2, 8, 16, 4, 2): 171.9,
 }
-"""Nanoseconds that a term of K takes on an H200, where every multiprocessor has one tile to do.
+"""Clocks in which a scheduler issues a term of K of one tile, by the machine code.
 
-Measured at 8192. The lower tile is the faster one by the result; the higher one covers some
-matrices in a round less.
+A card takes little more: docs/results/matmul_large.jsonl. The lower tile is the faster one by the
+result; the higher one covers some matrices in a round less.
 """
 
 
 def tile(dims: Dims, multiprocessors: int = H200_MULTIPROCESSORS) -> Tile:
-    """The tile that takes least time on a card of so many multiprocessors."""
-    return min(TILES, key=lambda t: -(-t.blocks(dims) // multiprocessors) * TILES[t])
+    """The tile that takes least time on a card of so many multiprocessors; of those that cannot be
+    told apart the lower one."""
+    rounds = {t: -(-t.blocks(dims) // multiprocessors) for t in TILES}
+    return first_of_least({t: rounds[t] * clocks for t, clocks in TILES.items()})
 
 
 def _supports(variant: Variant, capability: Capability, dims: Dims) -> str | None:

@@ -8,8 +8,10 @@ numbers a tile are therefore enough to choose by shape and by the number of mult
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import TypeVar
 
 from gpulab.registry import Dims
 
@@ -145,11 +147,20 @@ PROMOTED = load_costs("promoted")
 """fp8 with float32 promotion."""
 
 
+T = TypeVar("T")
+
+
+def first_of_least(costs: Mapping[T, float]) -> T:
+    """The first whose cost is the least, or cannot be told apart from it."""
+    least = min(costs.values())
+    return next(name for name, cost in costs.items() if cost <= least * (1 + RESOLUTION))
+
+
 def choose(
     tiles: tuple[tuple[Tile, Cost], ...], dims: Dims, itemsize: int, multiprocessors: int
 ) -> Tile:
-    """The tile whose launch takes the least time, the first of those that differ by less than the
-    times were measured: the candidates that share what they load stand first.
+    """The tile whose launch takes the least time; of those that cannot be told apart the first: the
+    candidates that share what they load stand first.
 
     Args:
         tiles: candidates.
@@ -158,10 +169,9 @@ def choose(
         multiprocessors: of the card.
     """
     slabs = -(-dims["k"] * itemsize // ROW_BYTES)
-
-    def cost(row: tuple[Tile, Cost]) -> float:
-        tile, measured = row
-        return measured.microseconds(tile, dims, slabs, multiprocessors)
-
-    least = min(map(cost, tiles))
-    return next(row[0] for row in tiles if cost(row) <= least * (1 + RESOLUTION))
+    return first_of_least(
+        {
+            tile: measured.microseconds(tile, dims, slabs, multiprocessors)
+            for tile, measured in tiles
+        }
+    )
