@@ -92,7 +92,7 @@ leave; sm_89 and sm_120 multiply fp8 natively."""
 TILES_BY_FORMAT: dict[str, dict[Capability, Tile]] = {
     "e4m3": _WIDENED_FP8,
     "e5m2": _WIDENED_FP8,
-    # 144 KiB, measured best: 4 % over four stages of 128 bytes at 4096.
+    # 144 KiB; faster on an H200 than four stages of 128 bytes.
     "tf32": TILES | {(9, 0): Tile(128, 256, 64, 64, 64, stages=6)},
 }
 """Where a format has rows of its own; the others take ``TILES``."""
