@@ -1,17 +1,24 @@
 """What an instruction costs on the emulated device, and how long whole kernels take.
 
-Prints two Markdown tables: microseconds for one PTX instruction over 32, 1,024 and 65,536 lanes
-(with nanoseconds a lane at the last), and seconds for the matmul kernels of the lab. Run it on an
-idle machine: ``OMP_NUM_THREADS=1 python scripts/measure_emulator.py [--kernels]``.
+    OMP_NUM_THREADS=1 python scripts/measure_emulator.py   # measure, record, write the tables
+    python scripts/measure_emulator.py --page              # write the tables of what is recorded
+
+The record is docs/results/emulator_costs.jsonl: microseconds for one PTX instruction over 32, 1,024
+and 65,536 lanes, and seconds for the matmul kernels of the lab, all of them processor time of one
+thread. docs/emulator.md shows it in two tables. Measure on an idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import platform
+import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +27,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from gpulab import registry
 from gpulab.emulator.machine import Machine
 from gpulab.formats import encode
+from gpulab.lab.environment import environment
 from gpulab.lab.runner import KernelRunner
 from gpulab.runtime.emulated import EmulatedDevice
 
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "docs" / "results" / "emulator_costs.jsonl"
+PAGE = ROOT / "docs" / "emulator.md"
+
+ADA, HOPPER = (8, 9), (9, 0)
 SHAPES = ((1, 32), (1, 1024), (256, 256))
+"""Blocks, and threads of each."""
+SIZES = (64, 256, 1024)
+REPEATS = 10
+
+Record = dict[str, Any]
 
 # name -> instruction with {d} and {s} for destination and source numbers
 INSTRUCTIONS = {
@@ -75,9 +93,9 @@ bar.sync 0;
 
 
 def cost(text: str, blocks: int, threads: int) -> float:
-    """Microseconds of one instruction: what twice as many of them add, best of ten pairs."""
+    """Microseconds of one instruction: what twice as many of them add, best of some pairs."""
     repeats = 64 if blocks > 1 else 256
-    machine = Machine((9, 0))
+    machine = Machine(HOPPER)
     count = max(blocks * 1024, 1 << 18)
     data = machine.alloc(4 * count, "data")
     machine.write(data, np.random.default_rng(0).standard_normal(count).astype(np.float32))
@@ -86,7 +104,7 @@ def cost(text: str, blocks: int, threads: int) -> float:
         lines = [text.format(d=51 + i % 140, s=50 + i % 140) for i in range(total)]
         programs.append(machine.load(HEAD + "\n".join(lines) + "\nret;\n}"))
     best = [1e9, 1e9]
-    for _ in range(10):
+    for _ in range(REPEATS):
         for which, program in enumerate(programs):
             start = time.process_time()  # of this one thread: other processes do not count
             machine.launch(program, "one", (blocks,), (threads,), [np.uint64(data).tobytes()])
@@ -94,32 +112,26 @@ def cost(text: str, blocks: int, threads: int) -> float:
     return 1e6 * (best[1] - best[0]) / repeats
 
 
-def instructions() -> None:
-    """The table of instructions."""
-    print("| instruction | 32 lanes, us | 1,024 lanes, us | 65,536 lanes, us | ns a lane |")
-    print("| --- | ---: | ---: | ---: | ---: |")
+def instructions() -> Iterator[Record]:
+    """What each instruction costs, in microseconds by shape."""
     for name, text in INSTRUCTIONS.items():
-        each = [cost(text, *shape) for shape in SHAPES]
-        lane = 1e3 * each[2] / 65536
-        print(f"| {name} | {each[0]:.1f} | {each[1]:.1f} | {each[2]:.0f} | {lane:.2f} |")
+        took = [cost(text, *shape) for shape in SHAPES]
+        yield {"kind": "instruction", "name": name, "us": took} | around(EmulatedDevice(HOPPER))
 
 
-def kernels() -> None:
-    """The table of matmul kernels (second launch: the first compiles segments)."""
-    print("\n| matmul kernel (capability 8.9; wgmma: 9.0) | 64 | 256 | 1024 |")
-    print("| --- | ---: | ---: | ---: |")
+def kernels() -> Iterator[Record]:
+    """What the matmul kernels take, in seconds by size (None: not measured)."""
     rng = np.random.default_rng(0)
     for case in registry.cases("matmul"):
-        device = EmulatedDevice(case.spec.only_capability or (8, 9))
+        device = EmulatedDevice(case.spec.only_capability or ADA)
         dims = {"m": 64, "n": 64, "k": 64}
         if case.refusal(device.capability, "emulated", dims) or case.variant.lesson:
             continue
-        row = []
-        for size in (64, 256, 1024):
-            row.append(
-                f"{matmul(device, case, size, rng):.3f}" if size <= 256 or wanted(case) else "-"
-            )
-        print(f"| {case.label} | {' | '.join(row)} |", flush=True)
+        took = [
+            matmul(device, case, size, rng) if size <= 256 or wanted(case) else None
+            for size in SIZES
+        ]
+        yield {"kind": "kernel", "name": case.label, "seconds": took} | around(device)
 
 
 def wanted(case: registry.Case) -> bool:
@@ -145,14 +157,69 @@ def matmul(
     return took
 
 
+def processor() -> str:
+    """As the system names it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = (line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def around(device: EmulatedDevice) -> Record:
+    """What is emulated, by what."""
+    return {"environment": environment(device) | {"processor": processor()}}
+
+
+def tables(records: list[Record]) -> str:
+    """What was measured, in Markdown."""
+    where = records[0]["environment"]
+    lines = [
+        f"Processor time of one thread, best of {REPEATS}; {where['processor']}, Python "
+        f"{where['python']}, NumPy {where['numpy']},",
+        f"{where['date']} (`docs/results/{RECORD.name}`, by `scripts/{Path(__file__).name}`).",
+        "",
+        "| instruction | " + "".join(f"{b * t:,} lanes, us | " for b, t in SHAPES) + "ns a lane |",
+        "| --- |" + " ---: |" * (len(SHAPES) + 1),
+    ]
+    blocks, threads = SHAPES[-1]
+    for r in (r for r in records if r["kind"] == "instruction"):
+        *few, many = r["us"]
+        cells = [*(f"{us:.1f}" for us in few), f"{many:.0f}"]
+        lines.append(
+            f"| {r['name']} | {' | '.join(cells)} | {1e3 * many / (blocks * threads):.2f} |"
+        )
+    lines += [
+        "",
+        "Whole kernels, processor seconds of the second launch (the largest size: of the first):",
+        "",
+        f"| matmul kernel (capability 8.9; Hopper's: 9.0) | {' | '.join(map(str, SIZES))} |",
+        "| --- |" + " ---: |" * len(SIZES),
+    ]
+    for r in (r for r in records if r["kind"] == "kernel"):
+        cells = ["-" if s is None else f"{s:.3f}" for s in r["seconds"]]
+        lines.append(f"| {r['name']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def page(text: str, records: list[Record]) -> str:
+    """The page with the tables of these records between its markers."""
+    pattern = re.compile(r"(<!-- costs:begin [^>]*-->\n).*?(<!-- costs:end -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise SystemExit(f"{PAGE.name} has no markers of the costs")
+    return pattern.sub(lambda m: m[1] + tables(records) + m[2], text)
+
+
+def read() -> list[Record]:
+    """What is recorded."""
+    return [json.loads(line) for line in RECORD.read_text().splitlines()]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", action="store_true", help="whole matmul kernels too")
-    chosen = parser.parse_args()
-    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}\n")
-    instructions()
-    if chosen.kernels:
-        kernels()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--page", action="store_true", help="measure nothing")
+    if not parser.parse_args().page:
+        found = [{"schema": 1, **record} for record in (*instructions(), *kernels())]
+        RECORD.write_text("".join(json.dumps(r) + "\n" for r in found))
+    PAGE.write_text(page(PAGE.read_text(), read()))
 
 
 if __name__ == "__main__":
