@@ -139,6 +139,24 @@ def constant(e: Evidence) -> Diagnosis | None:
     )
 
 
+def swapped(e: Evidence) -> Diagnosis | None:
+    """Two outputs, each holding what belongs to the other."""
+    mine, got = e.whole[e.expected.name]
+    for other, theirs in e.whole.values():
+        if other is mine or theirs.shape != got.shape:
+            continue
+        wrong = ~mine.ok(got) & ~other.ok(theirs)
+        crossed = other.ok(got) & mine.ok(theirs) & wrong
+        if e.bad.any() and crossed.sum() >= EXPLAINED * e.bad.sum():
+            return Diagnosis(
+                "swapped-outputs",
+                f"{mine.name} holds what belongs to {other.name}, and {other.name} what belongs to "
+                f"{mine.name}",
+                f"swap the two stores, or the parameters {mine.name} and {other.name}",
+            )
+    return None
+
+
 def misplaced(e: Evidence) -> Diagnosis | None:
     """Right values at wrong places: transposed, or a neighbour's."""
     m, n = e.right.shape

@@ -14,6 +14,7 @@ from gpulab.registry import Param, Variant
 _VARIANT = Variant("fp16", "fp32", "fp16")
 _TAKEN = ("batch", "heads", "seq_q", "seq_k", "head_dim", "causal")
 MAX_HEAD_DIM = 128
+LARGEST_SCORE = 50000
 _FURTHER = ("peaked", "mixed", "small", "offset", "outlier_row", "overflow", "near_max")
 
 
@@ -85,7 +86,8 @@ EXERCISE = Exercise(
         "Q, K, V and out are half, lse is float. Scores, probabilities and all sums are float; "
         "only out is rounded to half, once. On tensor cores with a float accumulator "
         "probabilities may be rounded to half before they meet V: the checker then allows for it. "
-        "Scores may be anywhere between -1000 and 1000, and q.k may exceed 65504."
+        f"Scores may be anywhere between -{LARGEST_SCORE} and {LARGEST_SCORE}, and q.k may exceed "
+        "65504."
     ),
     submit=(
         "Submit one file: the kernel, and as claims in its header its error and gate fraction, its "

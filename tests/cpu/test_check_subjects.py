@@ -1,5 +1,7 @@
 """What mistakes look like to the checker, on results of kernels in plain NumPy."""
 
+import re
+
 import attention_kernels
 import int4_kernels
 import numpy as np
@@ -9,15 +11,16 @@ from gpulab import exercises
 from gpulab.check import diagnose
 from gpulab.check.session import Check, Options
 from gpulab.check.subject import Setting, get_subject
+from gpulab.numerics.approx import evaluate
 from gpulab.ops import get as get_op
 from gpulab.ops.base import RunResult
 
 
-def looks_like(name, run, dims, where, seed=3):
+def looks_like(name, run, dims, where, seed=3, narrow=()):
     """The diagnosis of a kernel on inputs of a family or probe; None where nothing is wrong."""
     exercise = exercises.get(name)
     subject = get_subject(exercise.op)
-    setting = Setting(exercise.variant, (8, 9), False, dims, seed)
+    setting = Setting(exercise.variant, (8, 9), False, dims, seed, narrow)
     return diagnose.of_case(subject, setting, subject.inputs(setting, where), run)
 
 
@@ -113,6 +116,79 @@ def test_the_width_of_an_int4_sum_is_read_off_its_results(kernel, bits, slug):
     seen = get_subject(exercise.op).witness(setting, kernel)
     assert (seen.against and seen.against.slug) == slug
     assert seen.facts["bits"] == bits if bits else seen.facts["at_least"]
+
+
+def cross_entropy(change):
+    """A kernel in float32 of which ``change`` gets (maximum, log of the sum, x[label]); its loss is
+    0 where the label is ignored."""
+
+    def run(inputs, *, poison):
+        x, labels = np.float32(inputs["x"].view(np.float16)), inputs["labels"]
+        top = x.max(axis=1)
+        log = np.log(np.exp(x - top[:, None]).sum(axis=1, dtype=np.float32))
+        loss, lse = change(top, log, x[np.arange(len(x)), np.maximum(labels, 0)], labels < 0)
+        return RunResult({"loss": loss, "lse": lse}, True)
+
+    return run
+
+
+def from_lse(top, log, target, ignored):
+    return np.where(ignored, np.float32(0), (top + log) - target), top + log
+
+
+def in_the_others_place(top, log, target, ignored):
+    return top + log, np.where(ignored, np.float32(0), (top - target) + log)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("where", ["high", "offset"])
+def test_digits_lost_by_a_rounded_lse_are_told_from_a_narrow_sum(seed, where):
+    dims = {"rows": 13, "cols": 67}
+    found = looks_like("cross-entropy", cross_entropy(from_lse), dims, where, seed, ("fp16",))
+    assert found is None or found.slug == "lost-digits", found
+    assert found is not None or where == "high"
+
+
+@pytest.mark.parametrize("where", ["normal", "high"])
+def test_results_in_each_others_place_are_named(where):
+    run = cross_entropy(in_the_others_place)
+    found = looks_like("cross-entropy", run, {"rows": 13, "cols": 67}, where)
+    assert found is not None
+    assert (found.slug, found.fix != "") == ("swapped-outputs", True), found
+
+
+def test_one_result_in_both_places_is_not_called_swapped():
+    run = cross_entropy(lambda top, log, *_: (top + log, top + log))
+    found = looks_like("cross-entropy", run, {"rows": 13, "cols": 67}, "normal")
+    assert found is not None
+    assert found.slug == "missing-label", found
+
+
+def test_scores_of_attention_are_as_large_as_its_statement_says_and_no_larger():
+    exercise = exercises.get("attention")
+    subject = get_subject(exercise.op)
+    (stated,) = set(re.findall(r"between -(\d+) and (\d+)", exercise.statement))
+    largest = 0.0
+    for shape in exercise.shapes:
+        setting = Setting(exercise.variant, (8, 9), False, shape.dims, 3)
+        for where in (*shape.families, "one_hot"):
+            if (inputs := subject.inputs(setting, where)) is None:
+                continue
+            q, k = (np.float64(inputs[n].view(np.float16)) for n in "qk")
+            scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
+            largest = max(largest, np.abs(scores).max())
+    assert stated[0] == stated[1]
+    assert 0.5 * int(stated[0]) < largest <= int(stated[0])
+
+
+def test_the_fast_logarithm_is_off_near_one_by_what_cross_entropy_says():
+    assert "is off by up to 2^-23, however small" in exercises.get("cross-entropy").statement
+    bits = np.arange(0x3F800000, 0x40000000, 5, np.uint32)
+    base_two = evaluate("lg2.approx.ftz.f32", bits).view(np.float32)
+    fast = np.float64(base_two * np.float32(np.log(2.0)))
+    right = np.log(np.float64(bits.view(np.float32)))
+    assert 2.0**-23.5 < np.abs(fast - right).max() < 2.0**-23
+    assert np.abs(fast[1:] / right[1:] - 1).max() > 0.01
 
 
 @pytest.mark.parametrize("name", ["attention", "dequant-int4"])

@@ -78,7 +78,8 @@ KNOWN = (
             "lse = max + logf(sum)", _lse_below_max),
     *SHARED,
     Mistake("lost-digits", "where logits are large the loss lacks the digits that the rounded lse "
-            "has lost: it is lse - x[label]", "loss = (max - x[label]) + logf(sum)", _from_lse),
+            "has lost: it is lse - x[label]", "loss = (max - x[label]) + logf(sum)", _from_lse,
+            bits=True),
     Mistake("wrong-base", "the logarithm is of base 2", "logf(sum), or log2f(sum) * 0.69314718f",
             with_parts(lambda p: replace(p, log=p.log / np.log(2.0)))),
     Mistake("log-of-softmax", "a probability that underflows has an infinite loss: the softmax is "

@@ -37,7 +37,7 @@ KNOWN = (
     Mistake("wrong-base", "the logarithm is of base 2", "logf(sum), or log2f(sum) * 0.69314718f",
             with_parts(lambda p: replace(p, log=p.log / np.log(2.0)))),
     Mistake("lost-digits", "where x is large the result lacks the digits that the rounded max + "
-            "log(sum) has lost", "y = (x - max) - logf(sum)", _from_lse),
+            "log(sum) has lost", "y = (x - max) - logf(sum)", _from_lse, bits=True),
     Mistake("wrong-sign", "the logarithm of the sum is added", "y = (x - max) - logf(sum)",
             with_parts(lambda p: replace(p, log=-p.log))),
     Mistake("log-of-softmax",

@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.check.evidence import Diagnosis
-from gpulab.check.hypotheses import EXPLAINED, Evidence, constant, misplaced, scaled, zeros
+from gpulab.check.hypotheses import (
+    EXPLAINED,
+    Evidence,
+    constant,
+    misplaced,
+    scaled,
+    swapped,
+    zeros,
+)
 from gpulab.check.subject import Arrays, Beyond, Expected, Inputs, Setting, Subject
 from gpulab.check.subjects import rows_arithmetic, rows_beyond
 from gpulab.numerics.cache import Cache
@@ -103,8 +111,8 @@ class Rows(Subject):
         self.partial = partial or _seen
         self.op, self.known, self.view, self.store = op, known, view, store
         self.mistakes = (
-            hidden_special, self._mistaken, zeros, constant, misplaced, self._part_of_the_row,
-            scaled, self._bits, self._narrow, self._row_by_row,
+            hidden_special, swapped, self._mistaken, zeros, constant, misplaced,
+            self._part_of_the_row, scaled, self._bits, self._narrow, self._row_by_row,
         )  # fmt: skip
         self.special = (masked, self._mistaken)
         self.subtle = (self._bits, self._narrow)
