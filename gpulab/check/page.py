@@ -108,12 +108,11 @@ def table(records: Sequence[Record]) -> Table:
     if timed:
         shown.add_column("time (ms)", justify="right")
     for r in records:
-        found = r.get("diagnosis")
         cells = [
             escape(os.path.relpath(str(r["file"]), shared or ".")),
             r.get("exercise") or "-",
             _coloured(r["verdict"]),
-            "" if found is None or r["verdict"] == "PASS" else found["slug"],
+            _beside(r),
             number((r.get("contract_gate") or {}).get("fraction")),
             number((r.get("arithmetic_gate") or {}).get("fraction")),
         ]
@@ -121,6 +120,15 @@ def table(records: Sequence[Record]) -> Table:
             cells.append(number((r.get("time_ms") or {}).get("median")))
         shown.add_row(*cells)
     return shown
+
+
+def _beside(record: Record) -> str:
+    """What a verdict is beside: the diagnosis, or what a pass says nothing about."""
+    if record["verdict"] == "PASS":
+        unseen = record.get("not_looked_at")
+        return f"{unseen} not looked at" if unseen else ""
+    found = record.get("diagnosis")
+    return "" if found is None else str(found["slug"])
 
 
 def summary(records: Sequence[Record]) -> str:

@@ -21,6 +21,12 @@ _MMA = re.compile(
 )
 _ATOMIC_ADD = re.compile(r"\b(?:atom|red)(?:\.\w+)*\.add(?:\.noftz)?\.(?:f|bf)\d+")
 _MEETING = re.compile(r"\b(?:atom|red)\.(?!\S*shared)|\bld\.volatile\.(?!shared)|\.acquire\b")
+_COUNTING = re.compile(
+    r"^\s*(?:@!?%p\d+\s+)?(?:atom\.[\w.]+\s+(?P<result>%\w+)\s*,|red\.[\w.]+)\s*"
+    r"\[(?P<address>%\w+)\]\s*,",
+    re.MULTILINE,
+)
+_NAME = re.compile(r"%?[\w$]+")
 _HEAP = re.compile(r"^\s*malloc\s*,", re.MULTILINE)
 _VARIABLE = re.compile(
     r"^\s*(?:\.(?:visible|weak|extern|common)\s+)?\.global\s+(?:\.align\s+\d+\s+)?\.\w+\s+([\w$]+)",
@@ -139,8 +145,31 @@ def variables(ptx: str) -> tuple[str, ...]:
 
 
 def meets(ptx: str) -> bool:
-    """Whether blocks may wait for each other or share results: atomics or volatile global reads."""
-    return _MEETING.search(ptx) is not None
+    """Whether blocks may wait for each other or share results: atomics or volatile global reads.
+
+    Atomics of which no thread of a launch can see anything are none.
+    """
+    code = "\n".join(line for line in ptx.splitlines() if not line.lstrip().startswith("//"))
+    meetings = sum(_MEETING.search(line) is not None for line in code.splitlines())
+    return meetings > _unseen(code)
+
+
+def _unseen(ptx: str) -> int:
+    """How many atomics are on variables that nothing else names, their results not used."""
+    words = Counter(_NAME.findall(ptx))
+    addresses = Counter(
+        found["address"]
+        for found in _COUNTING.finditer(ptx)
+        if found["result"] is None or words[found["result"]] == 1
+    )
+    own = variables(ptx)
+    unseen = 0
+    for address, count in addresses.items():
+        given = re.findall(rf"^\s*mov\.u64\s+{address}\s*,\s*([\w$]+)\s*;", ptx, re.MULTILINE)
+        # Its declaration and one move name the variable; the move and atomics name the address.
+        if len(given) == 1 and given[0] in own and words[given[0]] == 2:
+            unseen += count if words[address] == 1 + count else 0
+    return unseen
 
 
 def arithmetic(ptx: str, instructions: Sequence[str]) -> str:

@@ -4,6 +4,9 @@ The whole of that size is too much to emulate, but blocks that do not wait for e
 the same alone. A few of them are launched, drawn from the seed, and what they write is held to the
 same bounds as everything else: a kernel that takes another path at large sizes is seen. Races are
 looked for there, since loops turn many times, and so is a grid that is too small for the result.
+
+Blocks that meet by atomics are launched with those that they make a part of the result with. Where
+what they write is right, it was looked at; where not, it may be unfinished, and nothing is decided.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.check import measuring, ptx
+from gpulab.check import measuring, ptx, together
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.subject import Arrays, Expected
-from gpulab.errors import KernelTimeoutError
+from gpulab.errors import FaultError, KernelTimeoutError
 from gpulab.numerics import structure
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ ROWS = 32
 """Rows judged of inputs that do not repeat."""
 BUDGET = 200_000
 """Instructions that these blocks may take."""
+UNFINISHED = ("uninitialised", "race", "trap")
+"""Faults that blocks may make because others have not run."""
 _DRAW = 57
 
 
@@ -92,10 +97,6 @@ def _timed(check: Check, submitted: Submitted) -> None:
     run, shape = check.watched, check.timed_shape
     shown = " ".join(f"{k}={v}" for k, v in shape.dims.items())
     alone = check.options.device == "emulated"
-    if alone and (run is None or ptx.meets(run.code.ptx)):
-        text = f"{shown} needs a card: the blocks meet by atomics, a few alone tell nothing"
-        check.result.note(STAGE, "not run", text)
-        return
     if alone and not check.options.timed:
         check.result.note(STAGE, "not run", "not asked for")
         return
@@ -103,17 +104,56 @@ def _timed(check: Check, submitted: Submitted) -> None:
     check.present = shape
     if not alone:
         _of_the_whole(check, submitted, shown)
-    if run is not None and not ptx.meets(run.code.ptx) and check.result.diagnosis is None:
+    if run is None or check.result.diagnosis is not None:
+        return
+    if not ptx.meets(run.code.ptx):
         _a_few_blocks(check, run, shown, alone)
+    elif alone:
+        _that_meet(check, run, shown)
+
+
+def _that_meet(check: Check, run: Submitted, shown: str) -> None:
+    """Blocks that meet, with those that they may wait for or share a part of the result with.
+
+    Raises:
+        GpulabError: an access outside the arrays.
+    """
+    dims = check.timed_shape.dims
+    inputs = _stored(check)
+    count = math.prod(run.at(dims).plan().grid)
+    one = together.of_one_element(check.exercise, check.subject)
+    for blocks in together.groups(run, one, dims, _choose(count, check.seed)):
+        run.load()
+        few = run.at(dims, "races", blocks=blocks, most=BUDGET // 2)  # they may wait in vain
+        try:
+            got = few(inputs, poison=structure.POISONS[0]).outputs
+        except KernelTimeoutError:
+            continue
+        except FaultError as error:
+            if error.details.get("fault") in UNFINISHED:
+                continue
+            raise
+        if seen := _right(check, inputs, *_touched(check, got), tell=False):
+            text = f"{len(blocks)} of {count} blocks at {shown}, which meet by atomics: all {seen} "
+            check.result.note(STAGE, "PASS", f"{text}elements that they write are right")
+            return
+    text = f"{shown} needs a card: the blocks meet by atomics, and of those emulated no group "
+    check.result.note(STAGE, "INCONCLUSIVE", f"{text}writes results that are all right")
+
+
+def _stored(check: Check) -> Arrays:
+    """The inputs of the timed size, made once for all submissions of a seed."""
+    shape = check.timed_shape
+    variant = check.setting(shape.dims).variant
+    key = (check.exercise.name, variant, check.capability, check.seed)
+    return check.cache.get(("timed inputs", *key), lambda: _inputs(check) or check.stored(shape))
 
 
 def _a_few_blocks(check: Check, run: Submitted, shown: str, alone: bool) -> None:
     """Blocks at the timed size on the emulated device; beside a card they are looked at for faults
     and races only."""
     shape = check.timed_shape
-    setting = check.setting(shape.dims)
-    key = (check.exercise.name, setting.variant, check.capability, check.seed)
-    inputs = check.cache.get(("timed inputs", *key), lambda: _inputs(check) or check.stored(shape))
+    inputs = _stored(check)
     run.load()
     count = math.prod(run.at(shape.dims).plan().grid)
     chosen = _choose(count, check.seed)
@@ -133,6 +173,7 @@ def _a_few_blocks(check: Check, run: Submitted, shown: str, alone: bool) -> None
         if alone:
             text = f"{shown} needs a card: {len(chosen)} blocks take too long to emulate"
             check.result.note(STAGE, "not run", text)
+            check.result.facts["not_looked_at"] = STAGE
         return
     blocks = f"{len(chosen)} of {count} blocks at {shown}"
     if seen is None:
@@ -147,7 +188,7 @@ def _a_few_blocks(check: Check, run: Submitted, shown: str, alone: bool) -> None
     elif seen:
         check.result.note(STAGE, "PASS", f"{blocks}: all {seen} elements that they write are right")
     else:
-        check.result.note(STAGE, "not run", f"{blocks} write nothing")
+        check.result.note(STAGE, "INCONCLUSIVE", f"{blocks} write nothing")
 
 
 def _missing(
@@ -196,11 +237,17 @@ def _of_the_whole(check: Check, submitted: Submitted, shown: str) -> None:
 
 
 def _right(
-    check: Check, inputs: Arrays, places: NDArray[np.intp], parts: Arrays, whole: bool = False
+    check: Check,
+    inputs: Arrays,
+    places: NDArray[np.intp],
+    parts: Arrays,
+    *,
+    whole: bool = False,
+    tell: bool = True,
 ) -> int | None:
-    """How many elements are right at these places; None (and a diagnosis) where one is not.
+    """How many elements are right at these places; None where one is not.
 
-    With ``whole`` poison that is left over is wrong too.
+    With ``whole`` poison that is left over is wrong too; with ``tell`` what is wrong is diagnosed.
     """
     seen = 0
     for one in _expected(check, inputs, places) if len(places) else ():
@@ -208,7 +255,8 @@ def _right(
         written = ~structure.poisoned(stored, structure.POISONS[0]) | whole
         wrong = written & ~one.ok(one.values(stored))
         if wrong.any():
-            _fail(check, one, stored, wrong, written, places)
+            if tell:
+                _fail(check, one, stored, wrong, written, places)
             return None
         seen += int(written.sum())
     return seen

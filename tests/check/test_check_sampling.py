@@ -5,13 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpulab.check import ptx, sampling, token
+from gpulab import arch
+from gpulab.check import page, ptx, sampling, token
 from gpulab.check.evidence import STAGES
 from gpulab.emulator.machine import Machine
 
 TESTS = Path(__file__).resolve().parents[1]
 CHEAT = TESTS / "exploits" / "files" / "half_at_the_timed_size_only.cu"
 WRONG = TESTS / "submissions" / "wrong"
+COUNTER = TESTS / "exploits" / "files" / "counter_beside_half.cu"
+SPLIT = TESTS / "submissions" / "correct" / "fp16-matmul" / "split_k_in_turn.cu"
 NAIVE = TESTS / "submissions" / "correct" / "fp16-matmul" / "naive.cu"
 
 
@@ -54,13 +57,72 @@ def test_a_fault_there_is_told_with_that_size(judged, tmp_path):
     assert "m2048" in result.facts["replay"]
 
 
-def test_blocks_that_meet_by_atomics_are_not_looked_at_alone(judged, tmp_path):
-    met = changed(tmp_path, 'extern "C"', '__device__ int count;\nextern "C"')
-    met = changed(tmp_path, "float sum", "atomicAdd(&count, 1); float sum", met)
-    result = judged(met)
-    assert result.verdict == "PASS", result.reason
-    assert stage(result).status == "not run"
-    assert "atomics" in stage(result).text
+def at_the_timed_size(judged, path):
+    """Judge that size alone."""
+    dims = {"m": 2048, "n": 2048, "k": 2048}
+    only = token.Token("fp16-matmul", 20240611, dims, "emulated", arch.DEFAULT_EMULATED)
+    return judged(path, only=only)
+
+
+def test_an_atomic_that_nothing_reads_does_not_hide_the_timed_size(judged):
+    result = at_the_timed_size(judged, COUNTER)
+    assert (result.verdict, result.diagnosis.slug) == ("FAIL", "timed-size")
+    assert "2048" in result.facts["replay"]
+
+
+@pytest.mark.parametrize(
+    ("read", "verdict"), [("fast", "INCONCLUSIVE"), ("false", "PASS")], ids=["wrong", "right"]
+)
+def test_what_blocks_that_meet_write_is_a_pass_or_nothing(judged, tmp_path, read, verdict):
+    """An atomic on the result itself: others might add to it too."""
+    met = changed(
+        tmp_path, "= sum;", "= sum; atomicAdd(c + (size_t)row * n + column, 0.0f);", COUNTER
+    )
+    met = changed(tmp_path, "sum = fast", f"sum = {read}", met)
+    result = at_the_timed_size(judged, met)
+    assert (result.verdict, result.exit_code) == (verdict, 0 if verdict == "PASS" else 3)
+    assert "meet by atomics" in stage(result).text
+    assert ("needs a card" in result.reason) is (verdict != "PASS")
+
+
+TILES = "ceil(n/16),ceil(m/16),2"
+FLAT = "const int across = (n + 15) / 16, tile = {tile}, part = {part};"
+PLACES = (
+    "const int row = tile / across * 16 + threadIdx.y, column = tile % across * 16 + threadIdx.x;"
+)
+
+
+NEXT = ("blockIdx.x / 2", "blockIdx.x % 2")
+FAR = ("blockIdx.x % (gridDim.x / 2)", "blockIdx.x / (gridDim.x / 2)")
+
+
+@pytest.mark.parametrize(("tile", "part", "lost"), [(*NEXT, 0), (*FAR, 0), (*FAR, 1)])
+def test_blocks_that_share_a_tile_are_launched_together(
+    judged, tmp_path, monkeypatch, tile, part, lost
+):
+    monkeypatch.setattr(sampling, "BUDGET", 60_000)  # so long they wait for blocks not launched
+    flat = changed(tmp_path, TILES, "ceil(n/16)*ceil(m/16)*2", SPLIT)
+    lines = flat.read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if "const int row" in line)
+    lines[at] = FLAT.format(tile=tile, part=part)
+    lines[at + 1] = PLACES
+    lines.insert(at + 2, "const int terms = (k + 1) / 2, first = part * terms;")
+    flat.write_text("\n".join(line for i, line in enumerate(lines) if i != at + 3))
+    flat = changed(tmp_path, "first + terms); ++t", f"first + terms) - {lost}; ++t", flat)
+    result = at_the_timed_size(judged, flat)
+    assert result.verdict == ("INCONCLUSIVE" if lost else "PASS"), result.reason
+    if not lost:
+        assert "8 of 32768 blocks" in stage(result).text
+
+
+def test_blocks_that_write_nothing_decide_nothing(judged, tmp_path):
+    """All work is done by blocks between the first and the last."""
+    idle = changed(tmp_path, "ceil(m/16)", "ceil(m/16)+60000")
+    idle = changed(tmp_path, "blockIdx.y * blockDim.y", "(int(blockIdx.y) - 30000) * 16", idle)
+    idle = changed(tmp_path, "if (row < m", "if (row >= 0 && row < m", idle)
+    result = at_the_timed_size(judged, idle)
+    assert (result.verdict, result.exit_code) == ("INCONCLUSIVE", 3)
+    assert "write nothing" in result.reason
 
 
 def test_a_grid_too_small_for_the_result_is_told(judged):
@@ -115,6 +177,8 @@ def test_blocks_that_take_too_long_leave_it_to_a_card(judged, monkeypatch):
     assert result.verdict == "PASS", result.reason
     assert stage(result).status == "not run"
     assert "needs a card" in stage(result).text
+    assert result.facts["not_looked_at"] == "timed size"
+    assert page._beside(result.to_json()) == "timed size not looked at"
 
 
 @pytest.mark.parametrize(
@@ -133,6 +197,28 @@ def test_blocks_that_take_too_long_leave_it_to_a_card(judged, monkeypatch):
 )
 def test_which_code_lets_blocks_meet(line, meets):
     assert ptx.meets(f"\t{line}\n") is meets
+
+
+COUNTED = """
+.global .align 4 .u32 count;
+\tmov.u64 \t%rd3, count;
+\tatom.global.add.u32 \t%r1, [%rd3], 1;
+"""
+
+
+@pytest.mark.parametrize(
+    ("further", "meets"),
+    [
+        ("", False),
+        ("\tred.global.add.u32 \t[%rd3], 1;\n", False),
+        ("\tsetp.eq.s32 \t%p1, %r1, 7;\n", True),
+        ("\tld.global.u32 \t%r2, [%rd3];\n", True),
+        ("\tmov.u64 \t%rd4, count;\n", True),
+        ("\tatom.global.add.f32 \t%f1, [%rd9], %f2;\n", True),
+    ],
+)
+def test_an_atomic_of_which_nothing_is_seen_is_no_meeting(further, meets):
+    assert ptx.meets(COUNTED + further) is meets
 
 
 def test_variables_are_those_that_code_names():
