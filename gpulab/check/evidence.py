@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -149,3 +150,12 @@ def finite(value: float | None) -> float | str | None:
     if value is None or value - value == 0:
         return value
     return str(value)
+
+
+def beside(record: Mapping[str, Any]) -> str:
+    """What stands beside a verdict: a diagnosis, or what a pass says nothing about."""
+    if record["verdict"] == "PASS":
+        unseen = record.get("not_looked_at")
+        return f"{unseen} not looked at" if unseen else ""
+    found = record.get("diagnosis")
+    return "" if found is None else str(found["slug"])

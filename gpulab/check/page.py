@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gpulab.check.evidence import beside
+
 Record = dict[str, Any]
 _COLOURS = {"PASS": "green", "FAIL": "bold red", "INCONCLUSIVE": "yellow", "note": "cyan"}
 
@@ -28,7 +30,10 @@ def print_page(console: Console, record: Record) -> None:
     """One submission on one screen: verdict, what it looks like, what to do, stages."""
     name = escape(str(record["file"]))
     exercise = record.get("exercise") or "no exercise"
-    console.print(f"{_coloured(record['verdict'])} {name} ({exercise})", highlight=False)
+    verdict = f"{_coloured(record['verdict'])} {name} ({exercise})"
+    if record["verdict"] == "PASS" and beside(record):
+        verdict += f", {beside(record)}"
+    console.print(verdict, highlight=False)
     found = record.get("diagnosis")
     if record["verdict"] != "PASS" and found:
         console.print(f"  {found['slug']}: {escape(found['text'])}", highlight=False)
@@ -112,7 +117,7 @@ def table(records: Sequence[Record]) -> Table:
             escape(os.path.relpath(str(r["file"]), shared or ".")),
             r.get("exercise") or "-",
             _coloured(r["verdict"]),
-            _beside(r),
+            beside(r),
             number((r.get("contract_gate") or {}).get("fraction")),
             number((r.get("arithmetic_gate") or {}).get("fraction")),
         ]
@@ -120,15 +125,6 @@ def table(records: Sequence[Record]) -> Table:
             cells.append(number((r.get("time_ms") or {}).get("median")))
         shown.add_row(*cells)
     return shown
-
-
-def _beside(record: Record) -> str:
-    """What a verdict is beside: the diagnosis, or what a pass says nothing about."""
-    if record["verdict"] == "PASS":
-        unseen = record.get("not_looked_at")
-        return f"{unseen} not looked at" if unseen else ""
-    found = record.get("diagnosis")
-    return "" if found is None else str(found["slug"])
 
 
 def summary(records: Sequence[Record]) -> str:

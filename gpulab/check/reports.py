@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import gpulab
+from gpulab.check.evidence import beside
 
 Record = dict[str, Any]
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
@@ -70,10 +71,9 @@ def markdown(records: Sequence[Record]) -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for r in records:
-        slug = (r.get("diagnosis") or {}).get("slug", "") if r["verdict"] != "PASS" else ""
         share = (r.get("arithmetic_gate") or {}).get("fraction")
         lines.append(
-            f"| {code(r['file'])} | {r.get('exercise') or '-'} | {r['verdict']} | {slug} | "
+            f"| {code(r['file'])} | {r.get('exercise') or '-'} | {r['verdict']} | {beside(r)} | "
             f"{'-' if share is None else f'{share:.3g}'} |"
         )
     for r in records:

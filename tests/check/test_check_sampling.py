@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from gpulab import arch
-from gpulab.check import page, ptx, sampling, token
+from gpulab.check import page, ptx, reports, sampling, token
 from gpulab.check.evidence import STAGES
 from gpulab.emulator.machine import Machine
 
@@ -178,7 +179,14 @@ def test_blocks_that_take_too_long_leave_it_to_a_card(judged, monkeypatch):
     assert stage(result).status == "not run"
     assert "needs a card" in stage(result).text
     assert result.facts["not_looked_at"] == "timed size"
-    assert page._beside(result.to_json()) == "timed size not looked at"
+    record, console = result.to_json(), Console(width=200)
+    with console.capture() as shown:
+        page.print_page(console, record)
+    assert "PASS" in shown.get().splitlines()[0]
+    assert all(
+        "timed size not looked at" in text.splitlines()[line]
+        for text, line in ((shown.get(), 0), (reports.markdown([record]), 2))
+    )
 
 
 @pytest.mark.parametrize(
