@@ -35,8 +35,8 @@ EACH_KIND = ((7, 5), (9, 0), OTHER)
 """The least code, the most, and the other front end's."""
 IN_TURNS = tuple(c for c in EMULATED if c not in EACH_KIND)
 """For one of these, and for the other front end, `make test` compiles a part of every source."""
-PART = 3
-"""Every third instantiation."""
+PART = 8
+"""Every eighth instantiation."""
 ASSEMBLED = ((7, 5), (8, 0), (9, 0))
 """Where tests/cpu/test_kernels_compile.py assembles every row of matmul and attention, at the first
 two sizes, lessons but for 8.0; elsewhere but for 8.6 it does at the first, lessons left out. What
