@@ -1,5 +1,6 @@
 """Write the table of counters into docs/counters.md."""
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -23,5 +24,6 @@ def page(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     PAGE.write_text(page(PAGE.read_text()))
     print(f"wrote {PAGE}")

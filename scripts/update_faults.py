@@ -1,5 +1,6 @@
 """Write what the emulated device says of the planted bugs into docs/faults.md."""
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -37,5 +38,6 @@ def page(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     PAGE.write_text(page(PAGE.read_text()))
     print(f"wrote {PAGE}")

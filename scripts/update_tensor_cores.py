@@ -9,6 +9,7 @@ need dot_products_by_gpu.npz (GPULAB_GOLDEN names its folder); without it their 
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
@@ -188,4 +189,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()
