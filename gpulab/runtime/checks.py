@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab import arch
-from gpulab.emulator.occupancy import occupancy
+from gpulab.emulator.occupancy import SUB_PARTITIONS, occupancy
 from gpulab.errors import UsageError
 from gpulab.registry import Capability, LaunchPlan, Param, TensorBox
 from gpulab.runtime.objects import DeviceArray
@@ -140,7 +140,8 @@ def check_plan(
     if held.limits["registers"] == 0:
         raise UsageError(
             f"{entry}: {threads} threads of {resources.registers} registers; "
-            f"{where} has {limits.registers_per_sm} an SM",
+            f"{where} has {limits.registers_per_sm} an SM, in "
+            f"{SUB_PARTITIONS} parts that take warps in turns",
             fix="use smaller blocks, or __launch_bounds__",
         )
 

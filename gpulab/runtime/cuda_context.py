@@ -35,7 +35,7 @@ def libcuda() -> ctypes.CDLL:
     Raises:
         DeviceMissingError: it is not installed.
     """
-    found = driver_facts.library()
+    found = driver_facts.load()
     if found is None:
         raise _no_driver()
     return found

@@ -70,7 +70,7 @@ def release(path: Path = Path("/proc/driver/nvidia/version")) -> "str | None":
     return match[1] if match else None
 
 
-def library() -> "ctypes.CDLL | None":
+def load() -> "ctypes.CDLL | None":
     """libcuda, loaded here alone; None where it is not installed. Creates no context.
 
     Its functions declare no arguments: what is no ``int`` of C is passed as the ``ctypes`` value
@@ -84,7 +84,7 @@ def library() -> "ctypes.CDLL | None":
 
 def query(libcuda: "ctypes.CDLL | None" = None) -> "Driver | None":
     """Ask libcuda; None where it is not installed. Creates no context."""
-    libcuda = libcuda or library()
+    libcuda = libcuda or load()
     if libcuda is None:
         return None
     number = ctypes.c_int()

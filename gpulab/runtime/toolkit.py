@@ -137,7 +137,7 @@ def header_version(folder: Path) -> tuple[int, int] | None:
     return (int(match[1]) // 1000, int(match[1]) % 1000 // 10) if match else None
 
 
-def library_version(path: Path) -> tuple[int, int] | None:
+def reported_version(path: Path) -> tuple[int, int] | None:
     """The version a libnvrtc reports; None if it cannot be loaded."""
     try:
         library = ctypes.CDLL(str(path))
@@ -169,7 +169,7 @@ def installed() -> tuple[Toolkit, ...]:
     for path in _libraries("cuda_nvrtc/lib", "libnvrtc.so.*"):
         if not _LIBRARY.search(path.name):
             continue
-        version = library_version(path)
+        version = reported_version(path)
         if version is not None and version not in found:
             found[version] = Toolkit(path, version, *_headers_for(version))
     return tuple(found.values())

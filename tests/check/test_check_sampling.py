@@ -164,6 +164,14 @@ def test_more_terms_than_are_timed_are_looked_at_and_replayed(judged, tmp_path):
     assert judged(few, timed=False).verdict == "PASS"
 
 
+def test_what_is_too_slow_for_more_terms_passes_and_says_so(judged, monkeypatch):
+    monkeypatch.setattr(sampling, "_timed", lambda *of: None)
+    assert "not_looked_at" not in judged(NAIVE).facts
+    monkeypatch.setattr(sampling, "BUDGET", 100)
+    result = judged(NAIVE)
+    assert (result.verdict, result.facts["not_looked_at"]) == ("PASS", "more terms than are timed")
+
+
 def test_a_buffer_of_the_size_that_is_timed_ends_there(judged):
     result = judged(WRONG / "softmax" / "out-of-bounds" / "row_buffer.cu")
     assert (result.verdict, result.diagnosis.slug, result.exit_code) == (

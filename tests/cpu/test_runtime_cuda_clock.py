@@ -138,7 +138,7 @@ def test_persisting_lines_are_reset_where_a_card_has_them(clock, status):
 def test_the_reset_is_the_drivers(clock, monkeypatch):
     called = []
     made = SimpleNamespace(cuCtxResetPersistingL2Cache=lambda: called.append(1) or 999)
-    monkeypatch.setattr(driver_facts, "library", lambda: made)
+    monkeypatch.setattr(driver_facts, "load", lambda: made)
     with pytest.raises(FaultError, match="error 999"):
         clock.reset_persisting()
     assert called == [1]

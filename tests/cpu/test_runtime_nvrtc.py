@@ -281,7 +281,7 @@ def test_headers_without_those_they_include_are_a_fault_of_the_installation(tmp_
 def test_a_library_that_cannot_be_loaded_is_passed_over(tmp_path):
     broken = tmp_path / "libnvrtc.so.13"
     broken.write_bytes(b"not a library")
-    assert toolkit.library_version(broken) is None
+    assert toolkit.reported_version(broken) is None
     assert os.path.exists(toolkit.find().nvrtc)
 
 

@@ -31,7 +31,7 @@ class Driver:
 def test_the_driver_is_asked_by_the_dimension_of_a_cluster(monkeypatch):
     """CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION is 4; a handle has 64 bits."""
     made = Driver(0, 15)
-    monkeypatch.setattr(driver, "library", lambda: made)
+    monkeypatch.setattr(driver, "load", lambda: made)
     assert residency.clusters_at_once(1 << 40, PLAN) == 15
     assert made.asked == [(1 << 40, (8, 1, 1, 256, 1, 1, 64), 0, 1, (4, 8, 1, 1))]
 
@@ -44,13 +44,13 @@ def test_the_driver_is_asked_by_the_dimension_of_a_cluster(monkeypatch):
     ],
 )
 def test_a_question_that_is_not_answered_is_named(monkeypatch, status, count, words):
-    monkeypatch.setattr(driver, "library", lambda: Driver(status, count))
+    monkeypatch.setattr(driver, "load", lambda: Driver(status, count))
     with pytest.raises(FaultError, match=words) as caught:
         residency.blocks_along_x(PLAN, 132, lambda: residency.clusters_at_once(7, PLAN))
     assert caught.value.details == {"fault": "driver_refusal"}
 
 
 def test_without_a_driver_nobody_is_asked(monkeypatch):
-    monkeypatch.setattr(driver, "library", lambda: None)
+    monkeypatch.setattr(driver, "load", lambda: None)
     with pytest.raises(DeviceMissingError, match="no NVIDIA driver"):
         residency.clusters_at_once(7, PLAN)

@@ -55,7 +55,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     made = Driver()
-    monkeypatch.setattr(driver_facts, "library", lambda: made)
+    monkeypatch.setattr(driver_facts, "load", lambda: made)
     tensor_map.encode.cache_clear()
     yield made
     tensor_map.encode.cache_clear()
@@ -101,7 +101,7 @@ def test_what_the_driver_refuses_is_named(driver):
 
 
 def test_a_driver_without_tensor_maps_is_too_old(monkeypatch):
-    monkeypatch.setattr(driver_facts, "library", SimpleNamespace)
+    monkeypatch.setattr(driver_facts, "load", SimpleNamespace)
     tensor_map.encode.cache_clear()
     with pytest.raises(DeviceMissingError, match="knows no tensor maps") as caught:
         tensor_map.encode(256, 8, 64, 2, BOX)
@@ -109,7 +109,7 @@ def test_a_driver_without_tensor_maps_is_too_old(monkeypatch):
 
 
 def test_without_a_driver_there_is_no_map(monkeypatch):
-    monkeypatch.setattr(driver_facts, "library", lambda: None)
+    monkeypatch.setattr(driver_facts, "load", lambda: None)
     tensor_map.encode.cache_clear()
     with pytest.raises(DeviceMissingError, match="no NVIDIA driver"):
         tensor_map.encode(256, 8, 64, 2, BOX)
