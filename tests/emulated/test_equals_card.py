@@ -97,20 +97,11 @@ def not_recorded(op, target):
     return missing
 
 
-WAITING = {
-    *(("softmax", "online", "raw", fmt) for fmt in ("fp16", "bf16")),
-    *(("rmsnorm", "residual", "raw", fmt) for fmt in ("fp32", "fp16", "bf16")),
-    *(("rmsnorm", "residual_rounded", "raw", fmt) for fmt in ("fp16", "bf16")),
-}
-"""No card has recorded the long rows of these: those of softmax come from ``behind.cu`` now (as its
-fp32 rows and ``two_pass`` do, which were recorded), the blocks of the others poll."""
-
-
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("op", SIZES)
 def test_every_kernel_was_recorded(op, target):
     """To claim equality a kernel needs a card's digests."""
-    assert not_recorded(op, target) == {key for key in WAITING if key[0] == op}
+    assert not_recorded(op, target) == set()
 
 
 def test_what_is_recorded_is_not_run_again():
