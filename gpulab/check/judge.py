@@ -10,7 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpulab import exercises
-from gpulab.check import beyond, claims, diagnose, measuring, ptx, sampling, speed, submission
+from gpulab.check import (
+    beyond,
+    claims,
+    diagnose,
+    measuring,
+    ptx,
+    sampling,
+    speed,
+    submission,
+    unset,
+)
 from gpulab.check.client import Client
 from gpulab.check.evidence import Diagnosis, Result
 from gpulab.check.gathering import gather
@@ -144,7 +154,10 @@ def _stages(check: Check, submitted: Submitted, shapes: Sequence[Shape]) -> None
     if shapes:
         gather(check)
     try:
-        if shapes:
+        lucky = unset.judge(check, submitted)
+        if lucky:
+            measuring.races(check)
+        elif shapes:
             _diagnose(check, submitted)
             beyond.judge(check, submitted)
             _further(check, submitted)
@@ -152,7 +165,7 @@ def _stages(check: Check, submitted: Submitted, shapes: Sequence[Shape]) -> None
         late = (None, check.timed_token, check.longest_token)
         if right and check.options.only in late:
             sampling.sample(check, submitted)
-        if check.options.only is None and check.failing() is None:
+        if check.options.only is None and check.failing() is None and not lucky:
             speed.times(check, submitted)
             claims.claims(check, submitted)
     except GpulabError as error:
@@ -187,6 +200,8 @@ def _diagnose(check: Check, submitted: Submitted) -> None:
     check.result.facts["replay"] = str(check.token(shape))
     check.progress("diagnose")
     if dict(shape.dims) == dict(check.exercise.timed):
+        with check.about(shape):
+            sampling.look_beside(check)
         reason = judgement.reasons[0]
         check.result.diagnosis = sampling.there_alone(check, reason.text, reason.index)
         return

@@ -11,6 +11,7 @@ what they write is right, it was looked at; where not, it may be unfinished, and
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.check import measuring, ptx, together
+from gpulab.check import grids, measuring, ptx, together
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.subject import Arrays, Expected
 from gpulab.errors import FaultError, KernelTimeoutError
@@ -48,6 +49,19 @@ def there_alone(check: Check, text: str, index: tuple[int, ...] | None = None) -
     fix += "there than at the smaller shapes"
     found = f"right at the smaller shapes, but at {shown}: {text}"
     return Diagnosis("timed-size", found, fix, index)
+
+
+def look_beside(check: Check) -> None:
+    """Beside a card: look at blocks of the timed size for faults and races, where none meet.
+
+    Raises:
+        GpulabError: a fault, or a launch shape that no device takes.
+    """
+    run = check.watched
+    if run is not None and not ptx.meets(run.code.ptx):
+        written, chosen, _ = _blocks(check, run)
+        with contextlib.suppress(KernelTimeoutError):
+            written(chosen)
 
 
 def sample(check: Check, submitted: Submitted) -> None:
@@ -108,10 +122,12 @@ def _timed(check: Check, submitted: Submitted) -> None:
         _of_the_whole(check, submitted, shown)
     if run is None or check.result.diagnosis is not None:
         return
-    if not ptx.meets(run.code.ptx):
-        _a_few_blocks(check, run, shown, alone)
-    elif alone:
+    if not alone:
+        look_beside(check)
+    elif ptx.meets(run.code.ptx):
         _that_meet(check, run, shown)
+    else:
+        _a_few_blocks(check, run, shown)
 
 
 def _that_meet(check: Check, run: Submitted, shown: str) -> None:
@@ -151,31 +167,33 @@ def _stored(check: Check) -> Arrays:
     return check.cache.get(("timed inputs", *key), lambda: _inputs(check) or check.stored(shape))
 
 
-def _a_few_blocks(check: Check, run: Submitted, shown: str, alone: bool) -> None:
-    """Blocks at the timed size on the emulated device; beside a card they are looked at for faults
-    and races only."""
-    shape = check.timed_shape
-    inputs = _stored(check)
+def _blocks(
+    check: Check, run: Submitted
+) -> tuple[Callable[[Sequence[int]], Arrays], tuple[int, ...], int]:
+    """What gives what blocks write at the timed size, looked at for races; the blocks to look at;
+    how many there are."""
+    dims, inputs = check.timed_shape.dims, _stored(check)
     run.load()
-    count = math.prod(run.at(shape.dims).plan().grid)
-    chosen = _choose(count, check.seed)
+    count = math.prod(run.at(dims).plan().grid)
 
     def written(blocks: Sequence[int]) -> Arrays:
-        few = run.at(shape.dims, "races", blocks=blocks, most=BUDGET)
+        few = run.at(dims, "races", blocks=blocks, most=BUDGET)
         return few(inputs, poison=structure.POISONS[0]).outputs
 
+    return written, _choose(count, check.seed), count
+
+
+def _a_few_blocks(check: Check, run: Submitted, shown: str) -> None:
+    """Judge what a few blocks at the timed size write."""
+    written, chosen, count = _blocks(check, run)
     try:
         got = written(chosen)
-        if not alone:
-            return
-        places, parts = _touched(check, got)
-        seen = _right(check, inputs, places, parts)
-        missing = seen and _missing(got, written, chosen, count)
+        seen = _right(check, _stored(check), *_touched(check, got))
+        missing = seen and grids.missing(got, written, chosen, count)
     except KernelTimeoutError:
-        if alone:
-            text = f"{shown} needs a card: {len(chosen)} blocks take too long to emulate"
-            check.result.note(STAGE, "not run", text)
-            check.result.facts["not_looked_at"] = STAGE
+        text = f"{shown} needs a card: {len(chosen)} blocks take too long to emulate"
+        check.result.note(STAGE, "not run", text)
+        check.result.facts["not_looked_at"] = STAGE
         return
     blocks = f"{len(chosen)} of {count} blocks at {shown}"
     if seen is None:
@@ -191,29 +209,6 @@ def _a_few_blocks(check: Check, run: Submitted, shown: str, alone: bool) -> None
         check.result.note(STAGE, "PASS", f"{blocks}: all {seen} elements that they write are right")
     else:
         check.result.note(STAGE, "INCONCLUSIVE", f"{blocks} write nothing")
-
-
-def _missing(
-    got: Arrays, written: Callable[[Sequence[int]], Arrays], chosen: Sequence[int], count: int
-) -> str:
-    """That so many blocks cannot write a whole output even if all wrote as much as one does at
-    most; empty where they can."""
-
-    def sizes(outputs: Arrays) -> dict[str, int]:
-        poison = structure.POISONS[0]
-        return {n: int((~structure.poisoned(a, poison)).sum()) for n, a in outputs.items()}
-
-    if all(n * count >= got[name].size * len(chosen) for name, n in sizes(got).items()):
-        return ""
-    each = [sizes(written((block,))) for block in chosen]
-    for name, array in got.items():
-        most = max(one[name] for one in each)
-        if 0 < most * count < array.size:
-            return (
-                f"{count} blocks that write at most {most} elements of {name} each are too few for "
-                f"its {array.size}"
-            )
-    return ""
 
 
 def _inputs(check: Check) -> Arrays | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +83,7 @@ class Check:
         self.judged: list[tuple[Shape, Judgement]] = []
         self.unwatched = ""
         self.present: Shape | None = None
+        self.beside: list[tuple[Shape, Arrays]] = []
 
     def compile(self, client: Client, compiler: Client) -> Submitted:
         """Compile it, load it, and note what its code says about it.
@@ -136,6 +138,8 @@ class Check:
     def watch(self, shape: Shape) -> None:
         """Beside a card: launch once on the emulated device, which stops at what is illegal.
 
+        What it returns is kept: ``unset.judge`` holds it against the card's.
+
         Raises:
             GpulabError: a fault, or a launch shape that no device takes.
         """
@@ -143,7 +147,9 @@ class Check:
             return
         try:
             self.watched.load()
-            self.watched.at(shape.dims)(self.stored(shape), poison=structure.POISONS[0])
+            run = self.watched.at(shape.dims)
+            got = run(self.stored(shape), poison=structure.POISONS[0]).outputs
+            self.beside.append((shape, got))
         except KernelTimeoutError as error:
             if not self.judged:  # of the smallest shape
                 raise
@@ -179,6 +185,13 @@ class Check:
         """What reproduces a case."""
         device = self.options.device
         return Token(self.exercise.name, self.seed, dict(shape.dims), device, self.capability)
+
+    @contextlib.contextmanager
+    def about(self, shape: Shape) -> Iterator[None]:
+        """Errors that end the check in here are of this case: their token names it."""
+        self.present = shape
+        yield
+        self.present = None
 
     @property
     def timed_token(self) -> Token:

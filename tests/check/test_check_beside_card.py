@@ -7,13 +7,20 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
+import numpy as np
 import pytest
 
 from gpulab import arch, exercises
-from gpulab.check import workbench
+from gpulab.check import unset, workbench
+from gpulab.check.evidence import Result
+from gpulab.check.subject import Expected
+from gpulab.emulator import localmem, values
 from gpulab.errors import FaultError, KernelTimeoutError
+from gpulab.exercises.base import Shape
 from gpulab.ops import rows_data
+from gpulab.runtime.device import LaunchReport
 from gpulab.runtime.emulated import EmulatedDevice
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -22,21 +29,33 @@ NAIVE = TESTS / "submissions" / "correct" / "fp16-matmul" / "naive.cu"
 
 
 class Pretended(EmulatedDevice):
-    """Sees no fault of a kernel and has no state that it tells of."""
+    """Sees no fault of a kernel and has no state that it tells of.
+
+    What a register or local memory holds before anything is put there is 0, with ``changes``
+    another float in every launch.
+    """
+
+    changes = False
 
     def __init__(self, capability, store):
         super().__init__(capability, store=store)
         self.machine.track = False
         self.machine.memory.track = False
+        self.launches = 0
+
+    def build(self, request, params):
+        with mock.patch.object(values, "UNSET", 0):
+            return super().build(request, params)
 
     def _bind(self, function, plan, args):
         start = super()._bind(function, plan, args)
 
         def launch():
-            try:
+            self.launches += self.changes
+            left = int(np.float32(self.launches).view(np.uint32))
+            with mock.patch.object(localmem, "UNSET", left), contextlib.suppress(FaultError):
                 return start()
-            except FaultError:
-                return workbench.LaunchReport()
+            return LaunchReport()
 
         return launch
 
@@ -129,6 +148,8 @@ class Slow:
     def __call__(self, inputs, *, poison):
         if self.dims["m"] > self.most:
             raise KernelTimeoutError("the budget is exceeded")
+        shape = self.dims["m"], self.dims["n"]
+        return SimpleNamespace(outputs={"c": np.zeros(shape, np.float32)})
 
 
 @pytest.mark.parametrize(("most", "verdict"), [(1, "PASS"), (0, "FAIL")])
@@ -198,13 +219,93 @@ def test_what_is_judged_whole_by_rows_that_repeat_is_judged_by_others_too(
         assert "rows of inputs that do not repeat" in told.text
 
 
-def test_a_race_that_only_long_loops_show_is_looked_for_beside_the_card(on_card, monkeypatch):
-    """At k up to 64 there is one tile; the timed size has two, and a card shows nothing of it."""
-    deep = TESTS / "submissions" / "wrong" / "tiled-matmul" / "race" / "deep_tile.cu"
-    shown = exercises.get("tiled-matmul")
-    short = tuple(replace(s, dims={**s.dims, "k": min(s.dims["k"], 64)}) for s in shown.shapes)
-    small = replace(shown, shapes=short, timed={"m": 24, "n": 20, "k": 128})
+@pytest.mark.parametrize("shown", ["float sum = 0.0f;", "float sum = k == 128;"])
+def test_a_race_that_only_long_loops_show_is_looked_for_beside_the_card(
+    shown, on_card, monkeypatch, tmp_path
+):
+    """At k up to 64 there is one tile; the timed size has two, and a card shows nothing of it, or
+    results that are wrong at that size alone."""
+    text = (WRONG.parent / "tiled-matmul" / "race" / "deep_tile.cu").read_text()
+    assert "float sum = 0.0f;" in text
+    deep = tmp_path / "kernel.cu"
+    deep.write_text(text.replace("float sum = 0.0f;", shown))
+    given = exercises.get("tiled-matmul")
+    short = tuple(replace(s, dims={**s.dims, "k": min(s.dims["k"], 64)}) for s in given.shapes)
+    small = replace(given, shapes=short, timed={"m": 24, "n": 20, "k": 128})
     monkeypatch.setitem(exercises.catalogue(), "tiled-matmul", small)
     result = on_card(deep)
     assert (result.verdict, result.diagnosis.slug, result.exit_code) == ("FAIL", "race", 6)
-    assert "k128" in result.facts["replay"]
+    assert "m24,n20,k128" in result.facts["replay"]
+
+
+@pytest.fixture
+def few_shapes(monkeypatch):
+    """fp8-matmul at its two smallest shapes: where it is not wrong, all are judged."""
+    given = exercises.get("fp8-matmul")
+    small = replace(given, shapes=given.shapes[:2], timed={"m": 24, "n": 20, "k": 40})
+    monkeypatch.setitem(exercises.catalogue(), "fp8-matmul", small)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("sum_never_set.cu", False),
+        ("local_sums_never_set.cu", False),
+        ("local_sums_never_set.cu", True),
+    ],
+)
+def test_a_value_that_nobody_set_is_seen_whatever_the_card_holds(
+    name, changes, on_card, few_shapes, monkeypatch
+):
+    """With 0 there the card's results are right, with another number each time they are not."""
+    monkeypatch.setattr(Pretended, "changes", changes)
+    result = on_card(WRONG.parent / "fp8-matmul" / "nan" / name)
+    assert (result.verdict, result.diagnosis.slug, result.exit_code) == ("FAIL", "nan", 1)
+    assert stage(result, "arithmetic").status == "FAIL"
+    assert (stage(result, "repeat").status == "FAIL") == changes
+    assert stage(result, "races").status == "PASS"
+    assert not {"timing", "claims"} & {s.name for s in result.stages}
+    assert "nobody set" in result.diagnosis.text
+    assert result.diagnosis.index == (0, 0)
+    assert "m1,n1,k1" in result.facts["replay"]
+    assert np.isfinite([result.diagnosis.got, result.diagnosis.wanted]).all()
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("emulated", "right", "card", "found"),
+    [
+        (NAN, 2.0, 3.0, True),
+        (2.0, 2.0, 3.0, False),  # wrong on the card alone
+        (NAN, NAN, 3.0, False),  # NaN belongs there
+        (NAN, 2.0, NAN, False),  # computed by the kernel, and the card shows it
+    ],
+)
+def test_three_things_tell_that_nobody_set_a_value(emulated, right, card, found):
+    """Of two elements the second is told of."""
+    shape = Shape({"m": 1, "n": 2, "k": 4}, "", ("normal",))
+    one = Expected("c", "fp32", np.array([[1.0, right]]), np.zeros((1, 2)), np.zeros(0), np.isnan)
+    check = SimpleNamespace(
+        exercise=exercises.get("fp8-matmul"),
+        beside=[(shape, {"c": np.array([[1, emulated]], np.float32)})],
+        subject=SimpleNamespace(expected=lambda *_: (one,)),
+        result=Result(""),
+        about=contextlib.nullcontext,
+        setting=dict,
+        stored=lambda _: {},
+        token=lambda _: "token",
+    )
+    outputs = {"c": np.array([[1, card]], np.float32)}
+    submitted = SimpleNamespace(
+        load=lambda: None, at=lambda _: lambda *_, **__: SimpleNamespace(outputs=outputs)
+    )
+    assert unset.judge(check, submitted) is found
+    if found:
+        told = check.result.diagnosis
+        assert (told.index, told.got, told.wanted, told.share) == ((0, 1), 3.0, 2.0, 0.5)
+        assert check.result.facts["replay"] == "token"
+    else:
+        assert check.result.diagnosis is None
+        assert check.result.stages == []
