@@ -46,8 +46,8 @@ ONLINE: Table = (
 """As much is computed as moved: it takes the most threads, of fewer registers each."""
 
 MOMENTS: Table = (
-    Behind(256, 16, 10, blocks=1, cluster=4),
-    Behind(256, 16, 10, blocks=1, cluster=8),
+    Behind(128, 16, 10, blocks=2, cluster=8),
+    Behind(256, 16, 11, blocks=1, cluster=8),
     *SHORT,
     Streamed(512, 8, 6, blocks=1, holds=True),
     *APART,

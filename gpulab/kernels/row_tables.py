@@ -88,7 +88,7 @@ MOMENTS: Table = (
 BEHIND_MOMENTS: Table = (Behind(256, 8, 6, blocks=2, cluster=2), *BEHIND)
 """Much is computed: it has to go on while rows wait for each other's moments."""
 
-TWO_PASS: Table = (
+TWO_PARAMETERS: Table = (
     *BEHIND_MOMENTS,
     *SHORT,
     Streamed(512, 8, 6, blocks=1, holds=True),
@@ -96,16 +96,6 @@ TWO_PASS: Table = (
     *MOMENTS,
 )
 """For LayerNorm, which reads two parameters a column besides: once where they stay in registers."""
-
-WELFORD: Table = (
-    *BEHIND_MOMENTS,
-    *(Kept(1 << i, 8, resident=768) for i in range(6)),
-    Streamed(64, 8, 3, blocks=16),
-    *(Kept(1 << i, 8, resident=896) for i in (6, 7)),
-    Streamed(512, 8, 3, blocks=2),
-    *MOMENTS,
-)
-"""The same in one pass: the more packs a thread has, the fewer moments are to be merged."""
 
 TWO_ARRAYS: Table = (
     *(Kept(1 << i, 4, resident=768) for i in range(9)),

@@ -45,6 +45,7 @@ struct Team {
     static constexpr int kArrays = Source::kArrays;
     static constexpr int kVec = Source::kValues, kGroup = kGroup_, kThreads = kGroup_ * kRows;
     static constexpr int kTeam = kGroup_ * kCluster;
+    static constexpr bool kEven = kFit == kWhole;  // each has as many packs of a row
     static constexpr int kOfColumns = 0;  // packs of each parameter that stay in registers
     static constexpr bool kPolls = false;  // how its blocks meet (common/reduce.cuh)
 

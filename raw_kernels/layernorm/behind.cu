@@ -15,67 +15,7 @@
 // Sources: B. Welford, Technometrics 4(3), 1962; T. Chan, G. Golub, R. LeVeque, The American
 // Statistician 37(3), 1983.
 #include "common/behind.cuh"
-
-constexpr float kShrink = 0x1p-80f;
-
-// What some elements say: how many, their mean as mean + rest, the sum of squares about it.
-struct alignas(16) Part {
-    float count, mean, rest, squares;
-};
-
-// kEven: all have the same count.
-template <bool kEven>
-struct Chan {
-    // Of the lanes of a warp: about their common mean, which the sum of what is left corrects.
-    template <int kLanes>
-    static Part lanes(Part mine) {
-        const Part one[1] = {mine};
-        return lanes<kLanes>(one);
-    }
-    // Of several a lane.
-    template <int kLanes, int kCount>
-    static Part lanes(const Part (&mine)[kCount]) {
-        float count[kCount], share[kCount], part[kCount];
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) count[i] = mine[i].count;
-        const float all = kEven ? count[0] * (kLanes * kCount) : Add::lanes<kLanes>(count);
-        const float each = kEven ? 1.0f / (kLanes * kCount) : all == 0.0f ? 0.0f : 1.0f / all;
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-            share[i] = kEven ? each : count[i] * each;
-            part[i] = mine[i].mean * share[i];
-        }
-        const float mean = Add::lanes<kLanes>(part);
-        float squares[kCount];
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-            const float delta = (mine[i].mean - mean) + mine[i].rest;
-            part[i] = delta * share[i];
-            squares[i] = fmaf(delta * delta, count[i], mine[i].squares);
-        }
-        const float rest = Add::lanes<kLanes>(part), sum = Add::lanes<kLanes>(squares);
-        return {all, mean, rest, fmaf(-rest * rest, all, sum)};
-    }
-};
-
-// Sums of x * scale - shift and of its square.
-struct About {
-    SplitSum<2> left, squares;
-
-    template <int kVec>
-    void take(const float (&value)[kVec], float scale, float shift) {
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) {
-            const float d = fmaf(value[j], scale, -shift);
-            left.of(j) += d;
-            squares.of(j) = fmaf(d, d, squares.of(j));
-        }
-    }
-    Part of(float count, float shift) const {
-        const float sum = left.total(), rest = sum / count;
-        return {count, shift, rest, fmaf(-rest, sum, squares.total())};
-    }
-};
+#include "layernorm/moments.cuh"
 
 // A pass over values: f(values, number of the pack).
 template <class Row, typename F>
@@ -110,12 +50,7 @@ struct Welford {
         About about;
         float shift = 0.0f;
         pass.first(values_of(row, [&](const float(&value)[Row::kVec], int number) {
-            if (number == 0) {
-                SplitSum<4> sum;
-#pragma unroll
-                for (int j = 0; j < Row::kVec; ++j) sum.of(j) += value[j] * scale;
-                shift = sum.total() / float(Row::kVec);
-            }
+            if (number == 0) shift = mean_of_pack(value, scale);
             about.take(value, scale, shift);
         }));
         return about.of(count, shift);

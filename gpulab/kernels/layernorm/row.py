@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.kernels.row_kernel import NORMS, ROWS_COLS, RowKernel, declare, variants
-from gpulab.kernels.row_tables import TWO_PASS, WELFORD
+from gpulab.kernels.row_tables import TWO_PARAMETERS
 from gpulab.registry import Param, Variant
 
 SOURCES = {
@@ -28,7 +28,7 @@ def params(variant: Variant) -> tuple[Param, ...]:
 declare(
     "layernorm",
     "two_pass",
-    RowKernel("layernorm/{way}.cu", ENTRY % "TwoPass", TWO_PASS),
+    RowKernel("layernorm/{way}.cu", ENTRY % "TwoPass", TWO_PARAMETERS),
     idea="a first mean, then sums of what is left: nothing large cancels",
     order=10,
     rows=variants(NORMS, "two-pass"),
@@ -39,7 +39,7 @@ declare(
 declare(
     "layernorm",
     "welford",
-    RowKernel("layernorm/{way}.cu", ENTRY % "Welford", WELFORD),
+    RowKernel("layernorm/{way}.cu", ENTRY % "Welford", TWO_PARAMETERS),
     idea="mean and variance in one pass over shifted data; partial ones merge",
     order=20,
     rows=variants(NORMS, "welford"),

@@ -16,14 +16,19 @@ def lines(variant: VariantLike, capability: Capability) -> tuple[Line, ...]:
     out = contract.output
     if contract.name == layernorm.WELFORD:
         moments = (
-            Line("shift", "first(x)", kind="exact"),
+            Line("shift", "first(x)", kind="exact", note="kernels: a nearer one for each thread"),
             Line("d", "x - shift"),
-            Line("c", "sum(d) / n", kind="sum", note="pack by pack: c += (its mean - c) / packs"),
+            Line(
+                "c",
+                "sum(d) / n",
+                kind="sum",
+                note="every thread about a shift of its own; means merge",
+            ),
             Line(
                 "q",
                 "sum((d - c) * (d - c))",
                 kind="sum",
-                note="about the mean of each pack, and what merging moves it",
+                note="about the mean of what a thread has, and what merging moves it",
             ),
             Line("v", "q / n"),
         )
