@@ -170,10 +170,17 @@ class Steps(Reading):
         return False
 
     def _shrunk(self, i: int) -> bool:
-        """Whether terms are multiplied by a tiny power of two, or by 1."""
-        start = [j for o in self.code[i].operands[1:] for j in self.flow.makers(o)]
-        near = self.flow.back(start, lambda j: self.code[j].base in SCALING)
+        """Whether terms, or what they are differences of, are times a tiny power of two, or 1."""
+        near = self._factors(i)
+        for j in tuple(near):
+            if self._sides(j, self.code[j]) is not None:
+                near |= self._factors(j)
         return any(arithmetic.shrinks_by(self.code[j]) for j in near)
+
+    def _factors(self, i: int) -> frozenset[int]:
+        """What makes the operands of an instruction, and theirs where they are but scaled."""
+        start = [j for o in self.code[i].operands[1:] for j in self.flow.makers(o)]
+        return self.flow.back(start, lambda j: self.code[j].base in SCALING)
 
     # -- exponentials and logarithms ------------------------------------------------------------
 
@@ -244,7 +251,7 @@ class Steps(Reading):
         """Whether the sums behind a number are of differences."""
         near = self.near(operand, SCALING | {"add", "fma"})
         return any(
-            self.code[j].base == "sub"
+            self._sides(j, self.code[j]) is not None
             for i in near & self.summed
             for o in self.code[i].operands[1:]
             for j in self.near(o, SCALING)

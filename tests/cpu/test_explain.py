@@ -260,6 +260,23 @@ def test_a_multiply_add_is_a_product_where_it_adds_minus_zero(tmp_path, made, ro
     assert {r.step for r in found.risks if r.step.endswith("in bf16")} == steps
 
 
+@pytest.mark.parametrize(
+    ("kernel", "contract", "squares", "difference"),
+    [
+        ("two_pass", "two-pass", "again times a tiny power of two", "nothing large cancels"),
+        ("welford", "welford", "again times a tiny power of two", "nothing large cancels"),
+        ("naive_variance", "two-pass", "overflow is not caught", "nothing"),
+    ],
+)
+def test_a_shift_that_is_subtracted_by_fma_and_a_scale_before_it_are_seen(
+    kernel, contract, squares, difference
+):
+    found = analysed(row("layernorm", kernel, "bf16", output="bf16", contract=contract))
+    kept = {r.step: r.mitigation for r in found.risks}
+    assert kept["sum of squares"].endswith(squares)
+    assert kept["difference of two sums"].endswith(difference)
+
+
 def test_the_split_of_a_float32_product_is_read_from_its_instructions():
     case = row("matmul", "mma_3xtf32", "fp32")
     found = analysed(case)
