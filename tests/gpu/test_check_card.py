@@ -67,6 +67,8 @@ def test_a_module_is_loaded_afresh(tmp_path):
         ("submissions/wrong/fp16-matmul/race/no_second_barrier.cu", "race", 6),
         ("submissions/wrong/fp16-matmul/out-of-bounds/no_guard.cu", "out-of-bounds", 6),
         ("exploits/files/half_at_the_timed_size_only.cu", "timed-size", 1),
+        ("submissions/wrong/fp8-matmul/nan/sum_never_set.cu", "nan", 1),
+        ("submissions/wrong/tiled-matmul/race/deep_tile.cu", "race", 6),
     ],
 )
 def test_verdicts_are_those_of_the_emulated_device(name, slug, code):
