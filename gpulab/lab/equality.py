@@ -19,7 +19,7 @@ from gpulab import arch, ops, registry
 from gpulab.kernels.row_shape import CLUSTERS
 from gpulab.lab.compiling import compile_ahead
 from gpulab.lab.runner import KernelRunner
-from gpulab.registry import Case, RawBuild
+from gpulab.registry import Case, NumbaBuild, RawBuild
 from gpulab.runtime.device import Device
 
 MATMUL_SIZES: tuple[dict[str, int], ...] = (
@@ -53,8 +53,8 @@ LONG_ROWS: tuple[dict[str, int], ...] = (
     {"rows": 2, "cols": 131072},
     {"rows": 1, "cols": 128256},
 )
-"""Additional sizes for kernels with a separate source for long rows: rows that fill it, and rows
-that do not."""
+"""Additional sizes for kernels that take long rows another way, from a source of their own or by
+clusters: rows that fill it, and rows that do not."""
 
 
 def _attention(**dims: int) -> dict[str, int]:
@@ -87,15 +87,15 @@ def sizes_of(case: Case, sizes: Sequence[Mapping[str, int]]) -> tuple[Mapping[st
 
 
 def _has_long_rows(case: Case) -> bool:
-    """Whether long rows use another source than short ones on cards that have clusters."""
+    """Whether long rows use another source than short ones, or clusters, where a card has them."""
     build = case.spec.build
     dims = [p.name for p in case.spec.params(case.variant) if p.role == "dim"]
-    if case.spec.backend != "raw" or build is None or dims != ["rows", "cols"]:
+    if build is None or dims != ["rows", "cols"]:
         return False
     ways = {
-        (source.source, source.defines)
+        (code.source, code.defines) if isinstance(code, RawBuild) else code.cluster
         for size in (ROW_SIZES[0], LONG_ROWS[0])
-        if isinstance(source := build(case.variant, CLUSTERS, size), RawBuild)
+        if isinstance(code := build(case.variant, CLUSTERS, size), RawBuild | NumbaBuild)
     }
     return len(ways) > 1
 
