@@ -54,36 +54,55 @@ HIDE = "a hidden key has the score -infinity, a query that sees none out = 0 and
 
 def suspects(view: View) -> Iterator[Known]:
     """Slug, text, fix and what each mistake stores, the likeliest first."""
-    d = view.data.dims
-    whole, keys, columns = view.results, d["seq_k"], d["head_dim"]
+    if view.data.dims["causal"]:
+        yield from _of_causality(view)
+    yield from _of_heads(view)
+    yield from _of_scale(view)
+    yield from _of_tiles(view)
+    yield from _of_softmax(view)
+    yield from _dropped(view)
+
+
+def _of_causality(view: View) -> Iterator[Known]:
+    """Keys that the causal mask shows and should not, or hides wrongly."""
+    d, whole = view.data.dims, view.results
     behind = np.arange(d["seq_q"], dtype=np.int64)
 
     def shown(queries: NDArray[np.int64], seq_q: int = d["seq_q"]) -> OfHead:
         mask = visible({**d, "seq_q": seq_q}, queries)
         return lambda head: formulas.seen(head, mask)
 
-    if d["causal"]:
-        for away, text in ((1, "one key too many"), (-1, "one key too few")):
-            yield ("causal-off-by-one", f"a query sees {text}", CAUSAL,
-                   partial(whole, shown(behind + away)))  # fmt: skip
-        yield ("causal-alignment", "the causal mask begins at the first query and the first key; "
-               "it ends at the last query and the last key", CAUSAL,
-               partial(whole, shown(behind, keys)))  # fmt: skip
-        yield ("not-causal", "queries see the keys behind them although causal = 1", CAUSAL,
-               partial(whole, formulas.everything))  # fmt: skip
-        yield ("masked-average", "a query that sees no key averages all values: its scores are all "
-               "the same large negative number", HIDE,
-               partial(whole, partial(formulas.hidden, BILLION)))  # fmt: skip
-        yield ("mask-zero", "hidden keys have the score 0, which is the weight e^0 = 1", HIDE,
-               partial(whole, partial(formulas.hidden, 0.0)))  # fmt: skip
-    yield from _of_heads(view)
+    for away, text in ((1, "one key too many"), (-1, "one key too few")):
+        yield ("causal-off-by-one", f"a query sees {text}", CAUSAL,
+               partial(whole, shown(behind + away)))  # fmt: skip
+    yield ("causal-alignment", "the causal mask begins at the first query and the first key; "
+           "it ends at the last query and the last key", CAUSAL,
+           partial(whole, shown(behind, d["seq_k"])))  # fmt: skip
+    yield ("not-causal", "queries see the keys behind them although causal = 1", CAUSAL,
+           partial(whole, formulas.everything))  # fmt: skip
+    yield ("masked-average", "a query that sees no key averages all values: its scores are all "
+           "the same large negative number", HIDE,
+           partial(whole, partial(formulas.hidden, BILLION)))  # fmt: skip
+    yield ("mask-zero", "hidden keys have the score 0, which is the weight e^0 = 1", HIDE,
+           partial(whole, partial(formulas.hidden, 0.0)))  # fmt: skip
+
+
+def _of_scale(view: View) -> Iterator[Known]:
+    """Scores times another factor."""
+    columns = view.data.dims["head_dim"]
     for factor, text in (
         (np.sqrt(columns), "scores are not scaled"),
         (1.0 / np.sqrt(columns), "scores are divided by head_dim, not by its root"),
         (float(columns), "scores are multiplied by sqrt(head_dim)"),
     ):
         if columns > 1:
-            yield "wrong-scale", text, SCALE, partial(whole, partial(formulas.scaled, factor))
+            compute = partial(view.results, partial(formulas.scaled, factor))
+            yield "wrong-scale", text, SCALE, compute
+
+
+def _of_tiles(view: View) -> Iterator[Known]:
+    """Tiles of keys: the last one's tail, and the step from each to the next."""
+    keys, whole = view.data.dims["seq_k"], view.results
     for tile in TILES:
         if keys % tile:
             for causal, text in ((True, ""), (False, ", for every query")):
@@ -95,6 +114,11 @@ def suspects(view: View) -> Iterator[Known]:
                 yield ("no-rescale", f"{text} never rescaled when the maximum grows (tiles of "
                        f"{tile} keys)", RESCALE,
                        partial(whole, partial(formulas.online, tile, rescaled)))  # fmt: skip
+
+
+def _of_softmax(view: View) -> Iterator[Known]:
+    """Exponentials, their sum, what holds the scores, and the log-sum-exp."""
+    whole = view.results
     for of_head in (formulas.no_max, formulas.no_max_guarded):
         yield ("no-max", "exponentials are taken of the scores as they are: large ones overflow, "
                "very negative ones vanish", "subtract the maximum of the row first",
@@ -113,7 +137,6 @@ def suspects(view: View) -> Iterator[Known]:
         (lambda found: found.largest[:, 0], "it is the maximum alone"),
     ):
         yield "wrong-lse", text, LSE, partial(whole, partial(formulas.lse, change))
-    yield from _dropped(view)
 
 
 def _of_heads(view: View) -> Iterator[Known]:
