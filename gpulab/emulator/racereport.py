@@ -49,6 +49,38 @@ def _verb(event: Event) -> str:
 _ORDER = {"load": "read", "store": "write", "atomic": "atomic"}
 
 
+def _place(info: LaunchInfo, space: str, address: int) -> tuple[str, str | None]:
+    """A byte as a reader finds it, and the name of the buffer that it is in (if known)."""
+    if space == "global":
+        for a in info.allocations:
+            if a.address <= address < a.address + a.nbytes:
+                return f"byte {address - a.address} of {a.name or 'a buffer'}", a.name
+    return f"shared byte {address}", None
+
+
+def _missing(thread: tuple[int, int], other: tuple[int, int], pending: bool) -> tuple[str, str]:
+    """What does not order two accesses of (thread, block), and what would."""
+    if pending:
+        return (
+            "the copy has not been waited for",
+            "wait for the copy (cp.async.wait_group), then meet at __syncthreads()",
+        )
+    if thread[1] != other[1]:
+        return (
+            "nothing orders the two blocks",
+            "give each block its own place, use an atomic, or split the kernel in two",
+        )
+    if thread[0] // 32 == other[0] // 32:
+        return (
+            "nothing orders the two lanes",
+            "put __syncwarp() or __syncthreads() between the two, or use an atomic",
+        )
+    return (
+        "no barrier lies between",
+        "put __syncthreads() between the two, or use an atomic",
+    )
+
+
 def race_fault(
     info: LaunchInfo,
     access: Access,
@@ -73,23 +105,8 @@ def race_fault(
     t, b = info.thread_index(thread[0]), info.block_index(thread[1])
     u, c = info.thread_index(other[0]), info.block_index(other[1])
     later = Event(access.kind, access.opcode, access.location)
-    place, buffer = f"shared byte {address}", None
-    if access.space == "global":
-        for a in info.allocations:
-            if a.address <= address < a.address + a.nbytes:
-                buffer, place = a.name, f"byte {address - a.address} of {a.name or 'a buffer'}"
-    if pending:
-        between = "the copy has not been waited for"
-        fix = "wait for the copy (cp.async.wait_group), then meet at __syncthreads()"
-    elif thread[1] != other[1]:
-        between = "nothing orders the two blocks"
-        fix = "give each block its own place, use an atomic, or split the kernel in two"
-    elif thread[0] // 32 == other[0] // 32:
-        between = "nothing orders the two lanes"
-        fix = "put __syncwarp() or __syncthreads() between the two, or use an atomic"
-    else:
-        between = "no barrier lies between"
-        fix = "put __syncthreads() between the two, or use an atomic"
+    place, buffer = _place(info, access.space, address)
+    between, fix = _missing(thread, other, pending)
     second = f" of block {c}" if c != b else ""
     message = (
         f"race in {info.kernel} on {place}: {_verb(earlier)} by thread {u}{second} at "
