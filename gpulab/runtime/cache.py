@@ -202,6 +202,21 @@ def source_key(text: str, path: Path, entry: str, options: Sequence[str], kit: T
     )
 
 
+def _restored(
+    files: Mapping[str, bytes], notes: Mapping[str, Any], entry: str, target: str, kit: Toolkit
+) -> Compiled:
+    """The compilation that an entry of the cache holds."""
+    return Compiled(
+        entry,
+        notes["lowered"],
+        target,
+        files["kernel.ptx"].decode(),
+        files["kernel.cubin"],
+        notes["log"],
+        kit.version,
+    )
+
+
 def compile_source(
     source: str | Path,
     entry: str,
@@ -236,16 +251,7 @@ def compile_source(
     options = nvrtc.options(kit, target, defines=defines, contract=contract)
     name = source_key(text, path, entry, options, kit)
     if (found := store.get(name)) is not None:
-        files, notes = found
-        compiled = Compiled(
-            entry,
-            notes["lowered"],
-            target,
-            files["kernel.ptx"].decode(),
-            files["kernel.cubin"],
-            notes["log"],
-            kit.version,
-        )
+        compiled = _restored(*found, entry, target, kit)
         return Stored(compiled, store.path(name) / "kernel.cubin", hit=True)
     compiled = nvrtc.compile_text(
         text,
