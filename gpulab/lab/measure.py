@@ -8,6 +8,7 @@ timed output is compared with it bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +145,25 @@ class _Sets:
             self.device.free(*arrays.values())
 
 
+def _moved(runner: KernelRunner) -> int:
+    """Bytes that one launch of a row has to move."""
+    return runner.op.bytes_moved(runner.case.variant, runner.dims)
+
+
+def _subjects(
+    runner: KernelRunner, inputs: Mapping[str, NDArray[Any]], l2_bytes: int, held: ExitStack
+) -> dict[str, Subject]:
+    """A row with its steps and, if it has any, without; ``held`` frees its memory."""
+    moved, label = _moved(runner), runner.case.label
+    count = rotation_sets(moved, l2_bytes)
+    sets = _Sets(runner, inputs, count)
+    held.callback(sets.free)
+    found = {label: Subject(sets.launch, count, moved, sets.refill, sets.verify)}
+    if runner.steps:
+        found[_ALONE + label] = Subject(sets.launch_alone, count, moved, sets.refill, sets.verify)
+    return found
+
+
 def time_rows(
     ready: Ready,
     *,
@@ -177,56 +197,51 @@ def time_rows(
 
     device: Device = ready[0][0].device
     clock = clock_of(device)
-    op = ready[0][0].op
-    bound: dict[str, _Sets] = {}
-    beside: dict[int, Yardstick] = {}
     subjects: dict[str, Subject] = {}
-    try:
+    beside: dict[int, Yardstick] = {}
+    with ExitStack() as held:
         for runner, _ in ready:
-            set_bytes = op.bytes_moved(runner.case.variant, runner.dims)
-            sets = rotation_sets(set_bytes, clock.l2_bytes)
-            held = _Sets(runner, judged_inputs(runner, seed, cache), sets)
-            bound[runner.case.label] = held
-            subjects[runner.case.label] = Subject(
-                held.launch, sets, set_bytes, held.refill, held.verify
-            )
-            if runner.steps:
-                subjects[_ALONE + runner.case.label] = Subject(
-                    held.launch_alone, sets, set_bytes, held.refill, held.verify
-                )
-            if yardstick is not None and set_bytes not in beside:
-                beside[set_bytes] = yardstick(device, clock, set_bytes)
-                subjects[_beside(set_bytes)] = beside[set_bytes].subject
+            inputs, moved = judged_inputs(runner, seed, cache), _moved(runner)
+            subjects |= _subjects(runner, inputs, clock.l2_bytes, held)
+            if yardstick is not None and moved not in beside:
+                beside[moved] = yardstick(device, clock, moved)
+                held.callback(beside[moved].free)
+                subjects[_beside(moved)] = beside[moved].subject
         timings = timing.time_interleaved(clock, subjects, runs=runs, warmup=warmup)
-    finally:
-        for held in bound.values():
-            held.free()
-        for each in beside.values():
-            each.free()
     for runner, record in ready:
-        taken, moved = timings[runner.case.label], op.bytes_moved(runner.case.variant, runner.dims)
-        median_s = taken.summary.median * 1e-3
-        record["time_ms"] = taken.time_ms()
-        record["timing"] = taken.details()
-        record["tflops"] = op.flops(runner.dims) / median_s * 1e-12
-        record["gb_per_s"] = moved / median_s * 1e-9
-        wrong = [f"timed output differs: {text}" for text in taken.wrong]
-        if runner.steps:
-            alone = timings[_ALONE + runner.case.label]
-            wrong += [f"timed output differs: {text}" for text in alone.wrong]
-            record["kernel_alone"] = {
-                "without": [step.name for step, _ in runner.steps],
-                "time_ms": alone.time_ms(),
-                "tflops": op.flops(runner.dims) / alone.summary.median * 1e-9,
-            }
-        if moved in beside:
-            other = timings[_beside(moved)]
-            wrong += [f"the {beside[moved].of} timed beside it is wrong: {x}" for x in other.wrong]
-            record["bandwidth"] = _share(record["gb_per_s"], beside[moved], other)
-        if wrong:
-            record["verdict"] = "FAIL"
-            record["reason"] = wrong[0]
+        _fill_in(record, runner, timings, beside)
     _against_library(ready)
+
+
+def _fill_in(
+    record: Record,
+    runner: KernelRunner,
+    timings: Mapping[str, Timing],
+    beside: Mapping[int, Yardstick],
+) -> None:
+    """What the turns say about a row; FAIL if anything that was timed for it is wrong."""
+    taken, moved = timings[runner.case.label], _moved(runner)
+    flops, median_s = runner.op.flops(runner.dims), taken.summary.median * 1e-3
+    record["time_ms"] = taken.time_ms()
+    record["timing"] = taken.details()
+    record["tflops"] = flops / median_s * 1e-12
+    record["gb_per_s"] = moved / median_s * 1e-9
+    wrong = [f"timed output differs: {text}" for text in taken.wrong]
+    if runner.steps:
+        alone = timings[_ALONE + runner.case.label]
+        wrong += [f"timed output differs: {text}" for text in alone.wrong]
+        record["kernel_alone"] = {
+            "without": [step.name for step, _ in runner.steps],
+            "time_ms": alone.time_ms(),
+            "tflops": flops / alone.summary.median * 1e-9,
+        }
+    if moved in beside:
+        other = timings[_beside(moved)]
+        wrong += [f"the {beside[moved].of} timed beside it is wrong: {x}" for x in other.wrong]
+        record["bandwidth"] = _share(record["gb_per_s"], beside[moved], other)
+    if wrong:
+        record["verdict"] = "FAIL"
+        record["reason"] = wrong[0]
 
 
 def _beside(moved_bytes: int) -> str:
