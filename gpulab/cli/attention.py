@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
 import click
 
 from gpulab.cli.options import (
@@ -14,10 +17,88 @@ from gpulab.cli.options import (
 )
 from gpulab.errors import UsageError
 
+if TYPE_CHECKING:
+    from gpulab.cli.session import Session
+
 DEFAULTS = {
     "cuda": {"batch": 2, "heads": 16, "seq": 2048, "head_dim": 128},
     "emulated": {"batch": 1, "heads": 2, "seq": 77, "head_dim": 64},
 }
+
+
+class Shape(TypedDict):
+    """The options that say what is computed; None: the device's default."""
+
+    batch: int | None
+    heads: int | None
+    kv_heads: int | None
+    seq_q: int | None
+    seq_k: int | None
+    head_dim: int | None
+    causal: bool
+    window: int | None
+    bias: bool
+    mask: bool
+
+
+def _check(shape: Shape) -> None:
+    """Refuse what no device computes.
+
+    Raises:
+        UsageError: outside its limits, or heads that do not go together.
+    """
+    from gpulab.ops.attention import MAX_HEAD_DIM
+
+    for name, value in (
+        ("--batch", shape["batch"]),
+        ("--heads", shape["heads"]),
+        ("--kv-heads", shape["kv_heads"]),
+        ("--seq-q", shape["seq_q"]),
+        ("--seq-k", shape["seq_k"]),
+        ("--window", shape["window"]),
+    ):
+        if value is not None:
+            check_dim(name, value)
+    heads, kv_heads, head_dim = shape["heads"], shape["kv_heads"], shape["head_dim"]
+    if head_dim is not None and not 1 <= head_dim <= MAX_HEAD_DIM:
+        raise UsageError(
+            f"--head-dim {head_dim} is outside 1 .. {MAX_HEAD_DIM}", fix="for example --head-dim 64"
+        )
+    if kv_heads is not None and heads is not None and heads % kv_heads:
+        raise UsageError(
+            f"--kv-heads {kv_heads} does not divide --heads {heads}",
+            fix="every key head serves the same number of query heads",
+        )
+
+
+def _dims(shape: Shape, default: Mapping[str, int]) -> dict[str, int]:
+    """The dims of the operation, with a device's defaults."""
+    queries = shape["seq_q"] or default["seq"]
+    heads = shape["heads"] or max(default["heads"], shape["kv_heads"] or 1)
+    return {
+        "batch": shape["batch"] or default["batch"],
+        "heads": heads,
+        "kv_heads": shape["kv_heads"] or heads,
+        "seq_q": queries,
+        "seq_k": shape["seq_k"] or queries,
+        "head_dim": shape["head_dim"] or default["head_dim"],
+        "causal": int(shape["causal"]),
+        "window": shape["window"] or 0,
+        "bias_planes": heads if shape["bias"] else 0,
+        "mask_planes": int(shape["mask"]),
+    }
+
+
+def _show_scaling(session: Session, dims: Mapping[str, int], seed: int) -> None:
+    """What scales along the sequence and a rotation gain, where an fp8 kernel runs."""
+    from gpulab.lab import scaling
+
+    rows = scaling.scaling(session.device, dims, seed)
+    for row in rows:
+        session.emit(row)
+    if rows and not session.as_json:
+        session.say()
+        session.console.print(scaling.table(rows))
 
 
 @click.command("attention", short_help="softmax(Q K^T / sqrt(d)) V: kernels, lessons, times.")
@@ -38,16 +119,6 @@ DEFAULTS = {
 @device_options
 @output_options
 def command(
-    batch: int | None,
-    heads: int | None,
-    kv_heads: int | None,
-    seq_q: int | None,
-    seq_k: int | None,
-    head_dim: int | None,
-    causal: bool,
-    window: int | None,
-    bias: bool,
-    mask: bool,
     runs: int,
     warmup: int,
     no_time: bool,
@@ -61,54 +132,22 @@ def command(
     seed: int,
     as_json: bool,
     quiet: bool,
+    **shape: Unpack[Shape],
 ) -> int:
     """Run every attention kernel on seeded inputs and judge its result and its log-sum-exp.
 
     Each row passes only if both gates hold; lessons are wrong on purpose and must fail.
     """
     from gpulab.cli.session import open_session, run_cases
-    from gpulab.lab import scaling
-    from gpulab.ops.attention import ATTENTION, MAX_HEAD_DIM
+    from gpulab.ops.attention import ATTENTION
 
     check_seed(seed)
     check_runs(runs, warmup)
-    for name, value in (
-        ("--batch", batch),
-        ("--heads", heads),
-        ("--kv-heads", kv_heads),
-        ("--seq-q", seq_q),
-        ("--seq-k", seq_k),
-        ("--window", window),
-    ):
-        if value is not None:
-            check_dim(name, value)
-    if head_dim is not None and not 1 <= head_dim <= MAX_HEAD_DIM:
-        raise UsageError(
-            f"--head-dim {head_dim} is outside 1 .. {MAX_HEAD_DIM}", fix="for example --head-dim 64"
-        )
-    if kv_heads is not None and heads is not None and heads % kv_heads:
-        raise UsageError(
-            f"--kv-heads {kv_heads} does not divide --heads {heads}",
-            fix="every key head serves the same number of query heads",
-        )
+    _check(shape)
     session = open_session(
         device, capability, sanitize=sanitize, counters=counters, as_json=as_json, quiet=quiet
     )
-    default = DEFAULTS[session.device.kind]
-    queries = seq_q or default["seq"]
-    of = heads or max(default["heads"], kv_heads or 1)
-    dims = {
-        "batch": batch or default["batch"],
-        "heads": of,
-        "kv_heads": kv_heads or of,
-        "seq_q": queries,
-        "seq_k": seq_k or queries,
-        "head_dim": head_dim or default["head_dim"],
-        "causal": int(causal),
-        "window": window or 0,
-        "bias_planes": of if bias else 0,
-        "mask_planes": int(mask),
-    }
+    dims = _dims(shape, DEFAULTS[session.device.kind])
     ATTENTION.check_dims(dims)
     code = run_cases(
         session,
@@ -123,10 +162,5 @@ def command(
         warmup=warmup,
     )
     if kernel in (None, "fp8") and format_ in (None, "e4m3") and backend in (None, "raw"):
-        rows = scaling.scaling(session.device, dims, seed)
-        for row in rows:
-            session.emit(row)
-        if rows and not as_json:
-            session.say()
-            session.console.print(scaling.table(rows))
+        _show_scaling(session, dims, seed)
     return code
