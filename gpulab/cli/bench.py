@@ -88,10 +88,8 @@ def matmul(
     """Matmul at several sizes; every timed output is verified."""
     from gpulab.bench import ladder as rungs
     from gpulab.bench import plot, roofline
-    from gpulab.bench.records import append
     from gpulab.cli.session import evaluate_cases, open_session
-    from gpulab.lab import render, verdict
-    from gpulab.lab.environment import environment
+    from gpulab.lab import verdict
 
     check_seed(seed)
     check_runs(runs, warmup)
@@ -104,7 +102,6 @@ def matmul(
     if ladder and (kernel, backend, format_) != (None, None, None):
         raise UsageError("--ladder names its rows itself", fix="leave --kernel and the like out")
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
-    around = environment(session.device)
     limits = roofline.Roofline(session.device)
     code = 0
     every = []
@@ -116,16 +113,11 @@ def matmul(
         if ladder:
             records = rungs.with_gains(records)
         records = limits.over(records)
-        for record in records:
-            session.emit(record)
-        if save is not None:
-            append(save, records, around)
-        if ladder:
-            session.console.print(rungs.table(records, _title(dims, seed)))
-        else:
-            render.print_ladder(session.console, records, _title(dims, seed))
-        session.console.print(roofline.table(records))
-        session.say()
+        title = _title(dims, seed)
+        bench_ops.report_size(
+            session, records, title, roofline.table(records), save=save,
+            ladder=rungs.table(records, title) if ladder else None,
+        )  # fmt: skip
         every += records
         code = code or verdict.exit_code(records)
     if picture is not None:

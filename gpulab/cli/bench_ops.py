@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,13 @@ from gpulab.cli.options import (
     output_options,
     parse_sizes,
 )
+from gpulab.cli.rows import restricted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gpulab.cli.session import Session
+    from gpulab.registry import Case
 
 Record = dict[str, Any]
 
@@ -43,6 +50,55 @@ def timing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def report_size(
+    session: Session,
+    records: Sequence[Record],
+    title: str,
+    against: Table,
+    *,
+    save: Path | None,
+    ladder: Table | None = None,
+) -> None:
+    """Give out and save the records of one size, and print them and what they are held against.
+
+    Args:
+        session: where to.
+        records: of all rows.
+        title: says what was computed.
+        against: the table of what they are held against.
+        save: file that they are appended to, with their environment.
+        ladder: a table in the place of the one that every command prints.
+    """
+    from gpulab.bench.records import append
+    from gpulab.lab import render
+    from gpulab.lab.environment import environment
+
+    for record in records:
+        session.emit(record)
+    if save is not None:
+        append(save, records, environment(session.device))
+    if ladder is None:
+        render.print_ladder(session.console, records, title)
+    else:
+        session.console.print(ladder)
+    session.console.print(against)
+    session.say()
+
+
+def _honest(
+    op: str,
+    wanted: Callable[[Case], bool],
+    kernel: str | None,
+    backend: str | None,
+    format_: str | None,
+) -> list[Case]:
+    """The rows that are asked for, without lessons: how fast a wrong result comes says nothing."""
+    from gpulab import registry
+
+    found = registry.cases(op, kernel=kernel, backend=backend, format=format_)
+    return [case for case in found if not case.variant.lesson and wanted(case)]
+
+
 def bench(
     op: str,
     shapes: Sequence[dict[str, int]],
@@ -65,13 +121,11 @@ def bench(
         DeviceMissingError: there is no card.
         UsageError: bad numbers.
     """
-    from gpulab import ops, registry
+    from gpulab import ops
     from gpulab.bench import bandwidth, roofline
-    from gpulab.bench.records import append
     from gpulab.cli.session import evaluate_cases, open_session
-    from gpulab.lab import render, verdict
+    from gpulab.lab import verdict
     from gpulab.lab.compiling import Ahead
-    from gpulab.lab.environment import environment
     from gpulab.numerics.cache import Cache
 
     check_seed(seed)
@@ -82,13 +136,7 @@ def bench(
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
     by_memory = ops.get(op).speed == "gb_per_s"
     limits = roofline.Roofline(session.device)
-    cases = [
-        case
-        for case in registry.cases(op, kernel=kernel, backend=backend, format=format_)
-        if not case.variant.lesson
-        and (case.variant.contract != "" or not residual)
-        and contract in (None, case.variant.contract)
-    ]
+    cases = _honest(op, restricted(residual, contract), kernel, backend, format_)
     ahead = Ahead(session.device)
     click.get_current_context().call_on_close(ahead.close)
     for dims in shapes:
@@ -103,14 +151,9 @@ def bench(
             yardstick=bandwidth.yardstick(bandwidth.traffic(op)) if by_memory else None,
         )  # fmt: skip
         records = records if by_memory else limits.over(records)
-        for record in records:
-            session.emit(record)
-        if save is not None:
-            append(save, records, environment(session.device))
+        against = (bandwidth if by_memory else roofline).table(records)
         shape = " ".join(f"{name}={value}" for name, value in dims.items() if value)
-        render.print_ladder(session.console, records, f"{op} {shape}, seed {seed}")
-        session.console.print((bandwidth if by_memory else roofline).table(records))
-        session.say()
+        report_size(session, records, f"{op} {shape}, seed {seed}", against, save=save)
         every += records
     if not as_json:
         click.echo(verdict.summary(every))

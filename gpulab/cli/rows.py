@@ -18,9 +18,17 @@ from gpulab.cli.options import (
 
 if TYPE_CHECKING:
     from gpulab.ops.base import Op
+    from gpulab.registry import Case
 
 DEFAULTS = {"cuda": {"rows": 8192, "cols": 4096}, "emulated": {"rows": 16, "cols": 1000}}
 """64 MB of bf16 on a card; odd enough to have tails where it is emulated."""
+
+
+def restricted(residual: bool, contract: str | None) -> Callable[[Case], bool]:
+    """Which rows ``--residual`` and ``--contract`` leave."""
+    return lambda case: (
+        (case.variant.contract != "" or not residual) and contract in (None, case.variant.contract)
+    )
 
 
 def row_command(
@@ -83,10 +91,7 @@ def row_command(
             measure=not no_time,
             runs=runs,
             warmup=warmup,
-            wanted=lambda case: (
-                (case.variant.contract != "" or not residual)
-                and contract in (None, case.variant.contract)
-            ),
+            wanted=restricted(residual, contract),
             operation=operation,
         )
 
