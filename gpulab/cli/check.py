@@ -6,8 +6,9 @@ import importlib.util
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +16,10 @@ from gpulab.cli.options import check_output, check_seed
 from gpulab.errors import EXIT_PASS, UsageError
 
 if TYPE_CHECKING:
+    from gpulab.check.folder import Journal
     from gpulab.check.session import Options
+
+Record = dict[str, Any]
 
 JOURNAL = "gpulab-check.jsonl"
 JUDGES_PER_CARD = 4
@@ -74,22 +78,10 @@ def command(
     5 timeout, 6 fault (of several, the highest).
     """
     from rich.console import Console
-    from rich.markup import escape
 
     from gpulab.check import folder, page, reports
-    from gpulab.check.evidence import printable
 
-    if not 0 < seconds <= 3600 or not math.isfinite(seconds):
-        raise UsageError(
-            f"--timeout {seconds}: more than 0, at most 3600 seconds",
-            fix="for example --timeout 60",
-        )
-    if not 0.5 <= memory_gb <= 1024:
-        raise UsageError(f"--memory {memory_gb}: 0.5 to 1024 GB", fix="for example --memory 8")
-    if jobs is not None and not 1 <= jobs <= 256:
-        raise UsageError(f"--jobs {jobs}: 1 .. 256", fix="leave it out for one a processor")
-    if seed is not None:
-        check_seed(seed)
+    _check_limits(seconds, memory_gb, jobs, seed)
     outputs = (
         ("--junit", junit, reports.junit),
         ("--markdown", markdown, reports.markdown),
@@ -102,18 +94,81 @@ def command(
         device, capability, seed, seconds, memory_gb, trust_python, replay, timed=not no_time
     )
     many = len(found) > 1 or any(p.is_dir() for p in paths)
-    kept = results or (Path(JOURNAL) if many else None)
-    check_output("--results", kept)
-    journal = folder.Journal(kept, options) if kept else None
+    journal = _journal(results or (Path(JOURNAL) if many else None), options, resume=resume)
+    records = _judge(
+        found, options, jobs or _judges(options), journal,
+        resume=resume, as_json=as_json, many=many, quiet=quiet,
+    )  # fmt: skip
+    if not as_json:
+        console = Console(quiet=quiet, width=max(120, Console().width))
+        if many:
+            console.print(page.table(records))
+        else:
+            page.print_page(console, records[0])
+    for _, output, make in outputs:
+        if output is not None:
+            output.write_text(make(records), encoding="utf-8", errors="backslashreplace")
+    if not as_json and (many or quiet):
+        click.echo(page.summary(records))
+    return max((int(r["exit_code"]) for r in records), default=EXIT_PASS)
+
+
+def _check_limits(seconds: float, memory_gb: float, jobs: int | None, seed: int | None) -> None:
+    """Refuse numbers outside what each option takes.
+
+    Raises:
+        UsageError: names the option and the limit.
+    """
+    if not 0 < seconds <= 3600 or not math.isfinite(seconds):
+        raise UsageError(
+            f"--timeout {seconds}: more than 0, at most 3600 seconds",
+            fix="for example --timeout 60",
+        )
+    if not 0.5 <= memory_gb <= 1024:
+        raise UsageError(f"--memory {memory_gb}: 0.5 to 1024 GB", fix="for example --memory 8")
+    if jobs is not None and not 1 <= jobs <= 256:
+        raise UsageError(f"--jobs {jobs}: 1 .. 256", fix="leave it out for one a processor")
+    if seed is not None:
+        check_seed(seed)
+
+
+def _journal(path: Path | None, options: Options, *, resume: bool) -> Journal | None:
+    """Where results are kept, open until the command ends.
+
+    Raises:
+        UsageError: it cannot be written, or there is none to resume.
+    """
+    from gpulab.check.folder import Journal
+
+    check_output("--results", path)
+    journal = Journal(path, options) if path else None
     if journal is not None:
         click.get_current_context().call_on_close(journal.close)
     if resume and journal is None:
         raise UsageError("--resume is for a folder", fix="name a folder, or give --results FILE")
-    workers = jobs or _judges(options)
-    console = Console(stderr=as_json, quiet=quiet, width=max(120, Console().width))
-    records = []
-    shown = Console(stderr=True, quiet=quiet or many)
-    with shown.status("") as status:
+    return journal
+
+
+def _judge(
+    found: Sequence[Path],
+    options: Options,
+    workers: int,
+    journal: Journal | None,
+    *,
+    resume: bool,
+    as_json: bool,
+    many: bool,
+    quiet: bool,
+) -> list[Record]:
+    """The records in the order of the files; what is under way is told as it goes."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from gpulab.check import folder
+    from gpulab.check.evidence import printable
+
+    records: list[Record] = []
+    with Console(stderr=True, quiet=quiet or many).status("") as status:
         checked = folder.check_many(
             found, options, workers, journal, resume=resume,
             progress=lambda what: status.update(escape(f"{found[0].name}: {what}")),
@@ -125,18 +180,8 @@ def command(
             elif many:
                 place = f"{len(records)}/{len(found)} {record['verdict']} {record['file']}"
                 click.echo(place, err=True)
-    if not many and not as_json:
-        page.print_page(console, records[0])
     order = {printable(path): i for i, path in enumerate(found)}
-    records.sort(key=lambda r: order.get(str(r["file"]), 0))
-    if many and not as_json:
-        console.print(page.table(records))
-    for _, output, make in outputs:
-        if output is not None:
-            output.write_text(make(records), encoding="utf-8", errors="backslashreplace")
-    if not as_json and (many or quiet):
-        click.echo(page.summary(records))
-    return max((int(r["exit_code"]) for r in records), default=EXIT_PASS)
+    return sorted(records, key=lambda r: order.get(str(r["file"]), 0))
 
 
 def _judges(options: Options) -> int:
