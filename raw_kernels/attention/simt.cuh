@@ -27,6 +27,46 @@ struct SimtTile {
     static constexpr int kRows = kWarps * kQueries, kThreads = 32 * kWarps;
 };
 
+// p[r] = Q K^T of the queries and the lane's key, products in ascending order of the column.
+template <int kHeadDim>
+void multiply_key(float (&p)[SimtTile::kQueries], const float* queries, const float* key) {
+#pragma unroll
+    for (int r = 0; r < SimtTile::kQueries; ++r) p[r] = 0.0f;
+#pragma unroll 4
+    for (int d = 0; d < kHeadDim; ++d) {
+        const float of_key = key[d];
+#pragma unroll
+        for (int r = 0; r < SimtTile::kQueries; ++r) {
+            p[r] = fmaf(queries[r * kHeadDim + d], of_key, p[r]);
+        }
+    }
+}
+
+// What a warp found for a query: the lane's columns of its row of ``out``, and the log-sum-exp.
+template <typename Out, int kHeadDim, int kColumns>
+void write_query(Out* out, float* lse, const float (&total)[kColumns], float sum, float largest,
+                 int lane) {
+    if (lane == 0) *lse = largest + logf(sum);
+    const float share = sum == 0.0f ? 0.0f : 1.0f / sum;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+        const int d = lane + 32 * c;
+        if (d < kHeadDim) out[d] = from_acc<Out>(total[c] * share);
+    }
+}
+
+// Brings the tile that begins at ``key`` to shared memory, as float32; 0 behind the last key.
+template <int kHeadDim, int kPitch, typename T>
+void bring_tile(float* tile, const T* from, size_t keys_at, int key, int seq_k) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < SimtTile::kKeys * kHeadDim; i += SimtTile::kThreads) {
+        const int row = i / kHeadDim;
+        const T code = load_or_zero(from, (keys_at + key) * kHeadDim + i, key + row < seq_k);
+        tile[row * kPitch + i - row * kHeadDim] = to_float(code);
+    }
+    __syncthreads();
+}
+
 template <typename T, typename Out, int kHeadDim, typename Rules>
 __global__ void __launch_bounds__(SimtTile::kThreads, SimtTile::kBlocks)
     attention_simt(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v,
@@ -63,16 +103,6 @@ __global__ void __launch_bounds__(SimtTile::kThreads, SimtTile::kBlocks)
         queries[i] = Rules::scale_query(to_float(code), scale);
     }
 
-    auto bring = [&](const T* from, int key) {
-        __syncthreads();
-        for (int i = threadIdx.x; i < S::kKeys * kHeadDim; i += S::kThreads) {
-            const int row = i / kHeadDim;
-            const T code = load_or_zero(from, (keys_at + key) * kHeadDim + i, key + row < seq_k);
-            tile[row * kPitch + i - row * kHeadDim] = to_float(code);
-        }
-        __syncthreads();
-    };
-
     float sums[S::kQueries], largest[S::kQueries], total[S::kQueries][kColumns], p[S::kQueries];
 #pragma unroll
     for (int r = 0; r < S::kQueries; ++r) {
@@ -83,17 +113,8 @@ __global__ void __launch_bounds__(SimtTile::kThreads, SimtTile::kBlocks)
 
 #pragma unroll 1
     for (int key = begin; key < end; key += S::kKeys) {
-        bring(k, key);
-#pragma unroll
-        for (int r = 0; r < S::kQueries; ++r) p[r] = 0.0f;
-#pragma unroll 4
-        for (int d = 0; d < kHeadDim; ++d) {
-            const float of_key = tile[lane * kPitch + d];
-#pragma unroll
-            for (int r = 0; r < S::kQueries; ++r) {
-                p[r] = fmaf(queries[r * kHeadDim + d], of_key, p[r]);
-            }
-        }
+        bring_tile<kHeadDim, kPitch>(tile, k, keys_at, key, seq_k);
+        multiply_key<kHeadDim>(p, queries, tile + lane * kPitch);
         const int mine = key + lane;
 #pragma unroll
         for (int r = 0; r < S::kQueries; ++r) {
@@ -120,7 +141,7 @@ __global__ void __launch_bounds__(SimtTile::kThreads, SimtTile::kBlocks)
 #pragma unroll
             for (int c = 0; c < kColumns; ++c) total[r][c] *= factor;
         }
-        bring(v, key);
+        bring_tile<kHeadDim, kPitch>(tile, v, keys_at, key, seq_k);
 #pragma unroll 2
         for (int j = 0; j < S::kKeys; ++j) {
             float of_key[S::kQueries];
@@ -144,13 +165,8 @@ __global__ void __launch_bounds__(SimtTile::kThreads, SimtTile::kBlocks)
     for (int r = 0; r < S::kQueries; ++r) {
         if (first + r >= seq_q) continue;
         const size_t row = rows_at + first + r;
-        if (lane == 0) lse[row] = largest[r] + logf(sums[r]);
-        const float share = sums[r] == 0.0f ? 0.0f : 1.0f / sums[r];
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-            const int d = lane + 32 * c;
-            if (d < kHeadDim) out[row * kHeadDim + d] = from_acc<Out>(total[r][c] * share);
-        }
+        write_query<Out, kHeadDim>(out + row * kHeadDim, lse + row, total[r], sums[r], largest[r],
+                                   lane);
     }
 }
 
