@@ -11,6 +11,7 @@ Exit codes (stable, part of the interface):
 5     timeout (wall clock or instruction budget)
 6     fault: out of bounds, misaligned, race, uninitialised read, crash
 7     the wanted device is not there
+130   interrupted: what was judged by then is shown, and is no verdict
 ====  ==================================================================
 """
 
@@ -21,6 +22,7 @@ from typing import Any, ClassVar
 EXIT_PASS = 0
 EXIT_FAIL = 1
 EXIT_INCONCLUSIVE = 3
+EXIT_INTERRUPTED = 130
 
 
 class GpulabError(Exception):

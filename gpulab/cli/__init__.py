@@ -20,7 +20,7 @@ import click
 
 import gpulab
 from gpulab.cli.options import Group
-from gpulab.errors import GpulabError, UsageError
+from gpulab.errors import EXIT_INTERRUPTED, GpulabError, UsageError
 
 COMMANDS = {
     "run": ("gpulab.cli.run", "The whole lab: formats, every kernel, what the gates catch."),
@@ -51,9 +51,14 @@ COMMANDS = {
 """Command name -> (module, short help). The module's ``command`` is the click command."""
 
 
-# As shells count: 128 and the signal.
-_INTERRUPTED = 128 + signal.SIGINT
 _NO_READER = 128 + signal.SIGPIPE
+"""As shells count: 128 and the signal."""
+_INTERRUPTED = {
+    "kind": "interrupted",
+    "message": "interrupted",
+    "fix": None,
+    "exit_code": EXIT_INTERRUPTED,
+}
 
 
 class _Lab(Group):
@@ -107,7 +112,9 @@ class _Lab(Group):
             sys.exit(2)
         except (click.Abort, KeyboardInterrupt):
             click.echo("interrupted", err=True)
-            sys.exit(_INTERRUPTED)
+            if as_json:
+                _say(_INTERRUPTED, as_json)
+            sys.exit(EXIT_INTERRUPTED)
         except SystemExit as end:  # rich has a code of its own for it
             if isinstance(end.__context__, BrokenPipeError):
                 sys.exit(_NO_READER)
@@ -180,7 +187,7 @@ def _say(error: dict[str, Any], as_json: bool, usage: str = "") -> None:
     cls=_Lab,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 all passed, 1 a gate failed, 2 usage, 3 inconclusive, 4 does not build, "
-    "5 timeout, 6 fault, 7 the wanted device is not there.",
+    "5 timeout, 6 fault, 7 the wanted device is not there, 130 interrupted.",
 )
 @click.version_option(gpulab.__version__, prog_name="gpulab")
 def main() -> None:

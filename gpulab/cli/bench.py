@@ -89,7 +89,6 @@ def matmul(
     from gpulab.bench import ladder as rungs
     from gpulab.bench import plot, roofline
     from gpulab.cli.session import evaluate_cases, open_session
-    from gpulab.lab import verdict
 
     check_seed(seed)
     check_runs(runs, warmup)
@@ -103,9 +102,8 @@ def matmul(
         raise UsageError("--ladder names its rows itself", fix="leave --kernel and the like out")
     session = open_session("cuda", None, as_json=as_json, quiet=quiet)
     limits = roofline.Roofline(session.device)
-    code = 0
     every = []
-    for dims in wanted:
+    for number, dims in enumerate(wanted, start=1):
         records = evaluate_cases(
             session, "matmul", dims, seed=seed, kernel=kernel, backend=backend, format_=format_,
             chosen=rungs.rungs() if ladder else None, families=drawn, runs=runs, warmup=warmup,
@@ -119,12 +117,11 @@ def matmul(
             ladder=rungs.table(records, title) if ladder else None,
         )  # fmt: skip
         every += records
-        code = code or verdict.exit_code(records)
+        if session.stopped is not None:
+            session.conclude(every, sizes=len(wanted) - number)
     if picture is not None:
         session.say(f"plot: {', '.join(map(str, plot.draw(every, picture)))}")
-    if not as_json:
-        click.echo(verdict.summary(every))
-    return code
+    return session.conclude(every)
 
 
 @command.command("tune", short_help="Measure what the tiles of the wgmma kernel cost.")

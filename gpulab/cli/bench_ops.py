@@ -73,6 +73,8 @@ def report_size(
     from gpulab.lab import render
     from gpulab.lab.environment import environment
 
+    if not records:  # it was interrupted before the first
+        return
     for record in records:
         session.emit(record)
     if save is not None:
@@ -124,7 +126,6 @@ def bench(
     from gpulab import ops
     from gpulab.bench import bandwidth, roofline
     from gpulab.cli.session import evaluate_cases, open_session
-    from gpulab.lab import verdict
     from gpulab.lab.compiling import Ahead
     from gpulab.numerics.cache import Cache
 
@@ -144,7 +145,7 @@ def bench(
     every: list[Record] = []
     # Inputs of attention are the same with and without causality; rows share nothing between sizes.
     cache = None if by_memory else Cache()
-    for dims in shapes:
+    for number, dims in enumerate(shapes, start=1):
         records = evaluate_cases(
             session, op, dims, seed=seed, runs=runs, warmup=warmup,
             chosen=cases, ahead=ahead, cache=cache,
@@ -155,9 +156,9 @@ def bench(
         shape = " ".join(f"{name}={value}" for name, value in dims.items() if value)
         report_size(session, records, f"{op} {shape}, seed {seed}", against, save=save)
         every += records
-    if not as_json:
-        click.echo(verdict.summary(every))
-    return verdict.exit_code(every)
+        if session.stopped is not None:
+            session.conclude(every, sizes=len(shapes) - number)
+    return session.conclude(every)
 
 
 def row_bench(op: str, *more: Callable[[Any], Any]) -> click.Command:

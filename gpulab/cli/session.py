@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gpulab import arch, ops, registry
-from gpulab.errors import UsageError
+from gpulab.cli import interruption
+from gpulab.errors import EXIT_INTERRUPTED, UsageError
 from gpulab.lab import evaluate, render, verdict
 from gpulab.lab.compiling import Ahead
+from gpulab.lab.evaluate import Interrupted
 from gpulab.lab.measure import MakeYardstick
 from gpulab.numerics.cache import Cache
 from gpulab.ops.base import Op
@@ -36,12 +38,17 @@ _LEAST_WIDTH = 150
 
 @dataclass
 class Session:
-    """An open device and where to print."""
+    """An open device and where to print.
+
+    Attributes:
+        stopped: the interruption, once there was one.
+    """
 
     device: Device
     as_json: bool
     quiet: bool
     counters: bool
+    stopped: Interrupted | None = None
 
     @property
     def console(self) -> Console:
@@ -58,6 +65,65 @@ class Session:
         """A record on stdout under ``--json``."""
         if self.as_json:
             click.echo(json.dumps(record))
+
+    @contextlib.contextmanager
+    def stoppable(self, doing: str) -> Iterator[None]:
+        """Ctrl-C ends what is done inside and is kept in ``stopped``.
+
+        Args:
+            doing: what it is, unless the interruption knows better.
+        """
+        try:
+            yield
+        except KeyboardInterrupt as stop:
+            click.echo("\ninterrupted", err=True)  # a terminal shows ^C before it
+            self.stopped = stop if isinstance(stop, Interrupted) else Interrupted(doing)
+
+    def interruption(
+        self,
+        stopped: Interrupted,
+        records: Sequence[dict[str, Any]],
+        left: int | None,
+        sizes: int = 0,
+    ) -> dict[str, Any]:
+        """The error object of an interrupted run; its ``message`` is what people read.
+
+        Args:
+            stopped: the interruption.
+            records: of all rows that were judged or refused.
+            left: rows that were not judged; None: not known.
+            sizes: further sizes that were not begun.
+        """
+        return {
+            "kind": "interrupted",
+            "message": verdict.interrupted(stopped.doing, records, left, sizes),
+            "fix": None,
+            "exit_code": EXIT_INTERRUPTED,
+            "doing": stopped.doing,
+            "judged": sum(r.get("verdict") is not None for r in records),
+            "left": left,
+            "sizes_left": sizes,
+        }
+
+    def conclude(self, records: Sequence[dict[str, Any]], sizes: int = 0) -> int:
+        """Print the verdict on rows at one or several sizes; the exit code.
+
+        Args:
+            records: of the rows.
+            sizes: further sizes that were not begun.
+
+        Raises:
+            click.exceptions.Exit: it was interrupted: there is no verdict, and nothing goes on.
+        """
+        if self.stopped is not None:
+            told = self.interruption(self.stopped, records, self.stopped.left, sizes)
+            self.emit({"schema": 1, "error": told})
+            if not self.as_json:
+                click.echo(told["message"])
+            raise click.exceptions.Exit(EXIT_INTERRUPTED)
+        if not self.as_json:
+            click.echo(verdict.summary(records))
+        return verdict.exit_code(records)
 
     def progress(self) -> Progress:
         """A bar on stderr, shown on terminals only."""
@@ -82,12 +148,14 @@ def open_session(
     as_json: bool = False,
     quiet: bool = False,
 ) -> Session:
-    """Open the device that was asked for, and say which one it is and why.
+    """Open the device that was asked for, and say which one it is and why; Ctrl-C is heard then.
 
     Raises:
         UsageError: a bad capability or a combination that does not go together.
         DeviceMissingError: the device is not there.
     """
+    if (context := click.get_current_context(silent=True)) is not None:
+        context.with_resource(interruption.heard())
     wanted = arch.parse(capability) if capability is not None else None
     opened = open_device(device, capability=wanted, sanitize=sanitize, counters=counters)
     if isinstance(opened, EmulatedDevice) and counters:
@@ -141,19 +209,22 @@ def run_cases(
     wanted: Callable[[registry.Case], bool] = lambda case: True,
     operation: Op | None = None,
 ) -> int:
-    """Evaluate the rows of an op, print table or records and the verdict; the exit code."""
+    """Evaluate the rows of an op, print table or records and the verdict; the exit code.
+
+    Raises:
+        click.exceptions.Exit: it was interrupted.
+    """
     records = evaluate_cases(
         session, op, dims, seed=seed, kernel=kernel, backend=backend, format_=format_,
         measure=measure, runs=runs, warmup=warmup, wanted=wanted, operation=operation,
     )  # fmt: skip
     for record in records:
         session.emit(record)
-    if not session.as_json:
+    if records and not session.as_json:
         shape = " ".join(f"{name}={value}" for name, value in dims.items())
         render.print_ladder(session.console, records, title or f"{op} {shape}, seed {seed}")
         print_counters(session, records)
-        click.echo(verdict.summary(records))
-    return verdict.exit_code(records)
+    return session.conclude(records)
 
 
 def print_counters(session: Session, records: Sequence[dict[str, Any]]) -> None:
@@ -183,7 +254,7 @@ def evaluate_cases(
     ahead: Ahead | None = None,
     cache: Cache | None = None,
 ) -> list[dict[str, Any]]:
-    """Records of the rows, refused ones included, in ladder order.
+    """Records of the rows, refused ones included, in ladder order; see ``Session.stopped``.
 
     ``operation`` is the op where it is not as registered (another eps, given labels); ``ahead``
     are compilations under way for further sizes, ``cache`` holds what sizes share.
@@ -191,16 +262,17 @@ def evaluate_cases(
     Raises:
         UsageError: no row is left.
     """
-    found = registry.cases(op, kernel=kernel, backend=backend, format=format_)
-    cases = [case for case in (found if chosen is None else chosen) if wanted(case)]
-    if not cases:
-        raise UsageError(
-            f"{op} has no row with these options together", fix=f"see 'gpulab list --op {op}'"
-        )
-    check_memory(dims, evaluate.host_bytes(operation or ops.get(op), dims))
-    with session.progress() as bar:
+    records: list[dict[str, Any]] = []
+    with session.stoppable(f"preparing the rows of {op}"), session.progress() as bar:
+        found = registry.cases(op, kernel=kernel, backend=backend, format=format_)
+        cases = [case for case in (found if chosen is None else chosen) if wanted(case)]
+        if not cases:
+            raise UsageError(
+                f"{op} has no row with these options together", fix=f"see 'gpulab list --op {op}'"
+            )
+        check_memory(dims, evaluate.host_bytes(operation or ops.get(op), dims))
         task = bar.add_task("", total=len(cases))
-        return evaluate.evaluate_all(
+        records = evaluate.evaluate_all(
             cases,
             session.device,
             dims,
@@ -215,3 +287,4 @@ def evaluate_cases(
             cache=cache,
             on_case=lambda case: bar.update(task, advance=1, description=case.label),
         )
+    return session.stopped.records if session.stopped is not None else records

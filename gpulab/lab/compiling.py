@@ -18,6 +18,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
+from multiprocessing.process import BaseProcess
 from types import TracebackType
 
 from gpulab import registry
@@ -66,6 +67,7 @@ class Ahead:
         self.device, self.processes = device, processes
         self._threads = ThreadPoolExecutor(cores)
         self._others: Executor | None = None
+        self._workers: set[BaseProcess] = set()
         self._rows: dict[Hashable, list[Future[None]]] = {}
         self._numba: dict[Hashable, Future[None]] = {}
 
@@ -105,13 +107,16 @@ class Ahead:
         if known not in self._numba:
             if self._others is None:
                 spawn = multiprocessing.get_context("spawn")  # threads and a card do not fork
-                self._others = ProcessPoolExecutor(self.processes, spawn, _ignore_interrupt)
+                self._others = ProcessPoolExecutor(self.processes, spawn)
             device, spec = self.device, case.spec
             name = (spec.op, spec.backend, spec.name, case.variant)
-            self._numba[known] = self._others.submit(
-                compile_numba, name, dict(dims), device.target, device.multiprocessors,
-                device.kit, cache.default_store(),
-            )  # fmt: skip
+            before = set(multiprocessing.active_children())
+            with _interrupts_held():
+                self._numba[known] = self._others.submit(
+                    compile_numba, name, dict(dims), device.target, device.multiprocessors,
+                    device.kit, cache.default_store(),
+                )  # fmt: skip
+            self._workers |= set(multiprocessing.active_children()) - before
         return self._numba[known]
 
     def __enter__(self) -> Ahead:
@@ -126,15 +131,26 @@ class Ahead:
         self.close()
 
     def close(self) -> None:
-        """Start nothing more and drop what has not been started."""
+        """Start nothing more, drop what has not been started, and end the other processes."""
         for pool in (self._threads, self._others):
             if pool is not None:
                 pool.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:  # what they compile, nobody waits for
+            worker.kill()
 
 
-def _ignore_interrupt() -> None:
-    """A terminal sends Ctrl-C to every process: the parent alone reports it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits meanwhile. A process that is started here never hears it.
+
+    A terminal sends it to every process, and the parent alone reports it. What a process inherits
+    holds from its first instruction on, before any handler of its own could.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _key(case: Case, dims: Dims) -> Hashable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpulab import arch, ops
@@ -23,6 +24,21 @@ from gpulab.registry import Case, Dims
 from gpulab.runtime.device import Device
 
 Record = dict[str, Any]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while rows were judged or measured: what there is by then.
+
+    Args:
+        doing: what was under way.
+        records: of the rows that were judged, or refused, before; a row that was under way has
+            none, and no row has a time if not all have one.
+        left: rows that could run but were not judged; None: not known.
+    """
+
+    def __init__(self, doing: str, records: Sequence[Record] = (), left: int | None = None) -> None:
+        super().__init__(f"interrupted while {doing}")
+        self.doing, self.records, self.left = doing, list(records), left
 
 
 def _nothing(_: Any) -> None:
@@ -107,39 +123,97 @@ def evaluate_all(
 
     Raises:
         UsageError: impossible dims.
+        Interrupted: Ctrl-C; it holds the records of what was judged.
     """
-    cache = cache or Cache()
-    records: list[Record] = []
-    ready: list[tuple[KernelRunner, Record]] = []
-    with contextlib.ExitStack() as left:
-        ahead = ahead or left.enter_context(Ahead(device))
-        ahead.submit(cases, dims)
-        for case in cases:
-            on_case(case)
-            record = identity(case, device, dims)
-            records.append(record)
-            refusal = case.refusal(device.target, device.kind, dims)
-            if refusal is not None:
-                record["reason"] = refusal
-                continue
+    rows = _Rows(device, dims, op, seed, effort, families, cache or Cache())
+    try:
+        with contextlib.ExitStack() as left:
+            ahead = ahead or left.enter_context(Ahead(device))
+            ahead.submit(cases, dims)
+            for case in cases:
+                on_case(case)
+                rows.judge(case, ahead)
+        if measured:
+            rows.measure(runs, warmup, yardstick)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            rows.doing, rows.whole(), judgeable(rows.left(cases), device, dims)
+        ) from None
+    return rows.whole()
+
+
+def judgeable(cases: Sequence[Case], device: Device, dims: Dims) -> int:
+    """How many of the rows the device can run at these dims."""
+    return sum(case.refusal(device.target, device.kind, dims) is None for case in cases)
+
+
+@dataclass
+class _Rows:
+    """The rows of an op at one size, as far as they are judged and measured.
+
+    The first fields are the arguments of ``evaluate_all``.
+
+    Attributes:
+        records: of the rows that were judged or refused, in order.
+        ready: runners of those that can be measured, and their records.
+        doing: what is under way, for people.
+    """
+
+    device: Device
+    dims: Dims
+    op: Op | None
+    seed: int
+    effort: Effort
+    families: Sequence[str] | None
+    cache: Cache
+    records: list[Record] = field(default_factory=list)
+    ready: list[tuple[KernelRunner, Record]] = field(default_factory=list)
+    doing: str = "compiling the rows"
+
+    def judge(self, case: Case, ahead: Ahead) -> None:
+        """Judge a row, and record it when that is done."""
+        self.doing = f"judging {case.spec.op} {case.label}"
+        record = identity(case, self.device, self.dims)
+        record["reason"] = case.refusal(self.device.target, self.device.kind, self.dims)
+        if record["reason"] is None:
             try:
-                ahead.wait(case, dims)
-                runner = KernelRunner(case, device, dims, op)
-                record.update(_judge(case, runner, seed, effort, families, cache))
+                ahead.wait(case, self.dims)
+                runner = KernelRunner(case, self.device, self.dims, self.op)
+                record.update(
+                    _judge(case, runner, self.seed, self.effort, self.families, self.cache)
+                )
             except GpulabError as error:
                 _failed(record, error)
             else:
-                record["scalars"] = dict(runner.op.scalars(case.variant, dims))
+                record["scalars"] = dict(runner.op.scalars(case.variant, self.dims))
                 record["resources"] = resources(runner)
-                ready.append((runner, record))
-    if measured and device.kind == "cuda":
-        measure.time_rows(
-            ready, seed=seed, runs=runs, warmup=warmup, cache=cache, yardstick=yardstick
-        )
-    elif measured:
-        measure.count_rows(ready, seed=seed, cache=cache)
-    _compare_accumulators(records)
-    return records
+                self.ready.append((runner, record))
+        self.records.append(record)
+
+    def measure(self, runs: int, warmup: int, yardstick: measure.MakeYardstick | None) -> None:
+        """Time the judged rows in turns (card), or count the work of each."""
+        if self.device.kind != "cuda":
+            self.doing = "counting the work of the rows"
+            measure.count_rows(self.ready, seed=self.seed, cache=self.cache)
+            return
+        self.doing, untimed = "timing the rows", [dict(record) for record in self.records]
+        try:
+            measure.time_rows(
+                self.ready, seed=self.seed, runs=runs, warmup=warmup, cache=self.cache,
+                yardstick=yardstick,
+            )  # fmt: skip
+        except KeyboardInterrupt:  # rows are timed in turns: none without the others
+            self.records = untimed
+            raise
+
+    def left(self, cases: Sequence[Case]) -> Sequence[Case]:
+        """Those of the cases that were not come to."""
+        return cases[len(self.records) :]
+
+    def whole(self) -> list[Record]:
+        """The records, lessons compared with their twins."""
+        _compare_accumulators(self.records)
+        return self.records
 
 
 def _judge(

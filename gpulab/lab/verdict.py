@@ -42,6 +42,32 @@ def exit_code(records: Sequence[dict[str, Any]]) -> int:
 
 def summary(records: Sequence[dict[str, Any]]) -> str:
     """One sentence: how many rows passed, failed as lessons, were refused."""
+    word = {EXIT_PASS: "PASS", EXIT_INCONCLUSIVE: "INCONCLUSIVE"}.get(exit_code(records), "FAIL")
+    return f"{word}: {', '.join(_counts(records))}"
+
+
+def interrupted(
+    doing: str, records: Sequence[dict[str, Any]], left: int | None, sizes: int = 0
+) -> str:
+    """The sentence in its place where a run was interrupted, which is no verdict.
+
+    Args:
+        doing: what was under way.
+        records: of the rows that were judged or refused before.
+        left: rows that were not judged but could have been; None: not known.
+        sizes: further sizes that were not begun.
+    """
+    judged = any(r.get("verdict") is not None for r in records)
+    counts = _counts(records) if judged else ["no row judged"]
+    rest = [f"{left} not judged yet"] if left else []
+    if left == 0 and not sizes:
+        rest.append("no row left to judge")
+    if sizes:
+        rest.append(f"{sizes} further {'size' if sizes == 1 else 'sizes'} not begun")
+    return f"INTERRUPTED while {doing}: {', '.join(counts + rest)}"
+
+
+def _counts(records: Sequence[dict[str, Any]]) -> list[str]:
     ran = [r for r in records if r.get("verdict") is not None]
     rows = [r for r in ran if not r.get("lesson")]
     lessons = [r for r in ran if r.get("lesson")]
@@ -55,5 +81,4 @@ def summary(records: Sequence[dict[str, Any]]) -> str:
     refused = len(records) - len(ran)
     if refused:
         parts.append(f"{refused} not run")
-    word = {EXIT_PASS: "PASS", EXIT_INCONCLUSIVE: "INCONCLUSIVE"}.get(exit_code(records), "FAIL")
-    return f"{word}: {', '.join(parts)}"
+    return parts
