@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -33,7 +34,8 @@ LAYERS = [
     ["gpulab.cli", "gpulab.__main__"],
 ]
 HEAVY = {"cupy", "cupyx", "numba", "pynvml", "matplotlib", "torch"}
-LINE_LIMIT = 320
+LINE_LIMIT, FUNCTION_LIMIT, DEVICE_LIMIT = 320, 60, 100
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def level(module: str) -> int:
@@ -124,6 +126,107 @@ SOURCES = [
 def test_line_budget():
     lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in SOURCES}
     assert {path: count for path, count in lines.items() if count > LINE_LIMIT} == {}
+
+
+def own(node: ast.AST) -> Iterator[ast.AST]:
+    """What a function or module consists of, without what the functions it defines consist of."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, FUNCTION):
+            yield from own(child)
+
+
+def span(function: ast.AST) -> int:
+    return function.end_lineno - function.lineno + 1
+
+
+def lines(function: ast.AST) -> int:
+    """From ``def`` to the end, without the functions (and their decorators) that it defines."""
+    count = span(function)
+    for part in own(function):
+        if isinstance(part, FUNCTION):
+            first = min(n.lineno for n in (part, *part.decorator_list))
+            count -= part.end_lineno - first + 1
+    return count
+
+
+def on_device(function: ast.AST) -> bool:
+    """A function within a function is device code if it names something of Numba's ``cuda``."""
+    return any(
+        isinstance(n, ast.Attribute) and ast.unparse(n.value) == "cuda" for n in own(function)
+    )
+
+
+def long_functions(tree: ast.Module) -> dict[str, int]:
+    """How many lines the functions that are too long have."""
+    wide = [n for n in ast.walk(tree) if isinstance(n, FUNCTION) and span(n) > FUNCTION_LIMIT]
+    nested = {part for outer in wide for part in own(outer)}
+    return {
+        f.name: lines(f)
+        for f in wide
+        if lines(f) > (DEVICE_LIMIT if f in nested and on_device(f) else FUNCTION_LIMIT)
+    }
+
+
+def long_bodies(text: str) -> list[int]:
+    """How many lines the bodies, from brace to brace, of C++ functions that are too long have."""
+    text = re.sub(r'//.*|"(?:\\.|[^"\\\n])*"', "", text)
+    opened, found = [], []
+    for brace in re.finditer(r"(\)[\w\s]*)?\{|\}", text):
+        if brace[0] != "}":
+            opened.append(brace)
+            continue
+        start = opened.pop()
+        count = text.count("\n", start.end(), brace.start()) + 1
+        if start[1] and count > DEVICE_LIMIT:
+            found.append(count)
+    return found
+
+
+def test_function_budget():
+    found = {}
+    for path in SOURCES:
+        long = (
+            long_functions(parsed(path)) if path.suffix == ".py" else long_bodies(path.read_text())
+        )
+        if long:
+            found[str(path.relative_to(ROOT))] = long
+    assert found == {}
+
+
+def python(head: str, count: int, indent: str = "") -> str:
+    """A function of so many lines."""
+    return "\n".join([f"{indent}{head}", *[f"{indent}    y = cuda.x"] * (count - 1), ""])
+
+
+def test_a_long_function_is_seen():
+    assert long_functions(ast.parse(python("def f():", 60))) == {}
+    assert long_functions(ast.parse(python("def f():", 61))) == {"f": 61}
+    assert long_functions(ast.parse("@cuda.jit\n" + python("def f():", 60))) == {}
+    assert long_functions(ast.parse("class C:\n" + python("def f():", 61, "    "))) == {"f": 61}
+    told = "    'what it does'\n    # how\n\n"
+    assert long_functions(ast.parse("def f():\n" + told * 19 + "    return 1\n")) == {}
+    assert long_functions(ast.parse("def f():\n" + told * 20 + "    return 1\n")) == {"f": 62}
+
+
+def test_a_function_within_a_function_is_counted_by_itself():
+    inner = python("def inner():", 60, "    ").replace("cuda.x", "x")
+    assert long_functions(ast.parse(python("def f():", 60) + "    @jit\n" + inner)) == {}
+    assert long_functions(ast.parse(python("def f():", 61) + "    @jit\n" + inner)) == {"f": 61}
+    longer = inner + "        y = x\n"
+    assert long_functions(ast.parse(python("def f():", 60) + longer)) == {"inner": 61}
+
+
+def test_device_code_may_be_longer():
+    make = "def make():\n"
+    assert long_functions(ast.parse(make + python("def kernel():", 100, "    "))) == {}
+    assert long_functions(ast.parse(make + python("def kernel():", 101, "    "))) == {"kernel": 101}
+    factory = "    def part():\n" + "        y = x\n" * 60 + python("def kernel():", 9, "        ")
+    assert long_functions(ast.parse(make + factory)) == {"part": 61}, "it is none itself"
+    body = "    if (x) {\n    }\n"
+    for head in ("void f(int a)", "int f() const", "S() : a(1)"):
+        assert long_bodies(f"struct S {{\n{head} {{\n{body * 49}}}\n}};\n") == []
+        assert long_bodies(f"struct S {{\n{head} {{\n{body * 49}\n}}\n}};\n") == [101]
 
 
 def test_torch_is_never_imported():
