@@ -1,20 +1,15 @@
 """Ctrl-C: what was judged is shown and recorded, the rest is counted, and nothing passes."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from gpulab import registry
-from gpulab.cli import interruption, main, session
+from gpulab.cli import main, session
 from gpulab.cli.run import concluded
 from gpulab.lab import evaluate, growth, measure, suite, verdict
-from gpulab.lab.compiling import Ahead
 from gpulab.lab.evaluate import Interrupted
 from gpulab.runtime.emulated import EmulatedDevice
 
@@ -220,87 +215,7 @@ def test_a_run_that_judged_nothing_shows_no_table(lab, monkeypatch):
     assert done.stdout.splitlines()[-1].endswith(f": no row judged, {LAB} not judged yet")
 
 
-# -- signals -------------------------------------------------------------------------------------
-
-TWICE = """
-import signal, sys, threading, time
-from gpulab.cli.interruption import heard
-threading.Thread(target=time.sleep, args=(20,)).start()  # a compilation that is under way
-try:
-    with heard():
-        signal.raise_signal(signal.Signals[sys.argv[1]])
-except KeyboardInterrupt:
-    print("heard", flush=True)
-signal.raise_signal(signal.SIGINT)
-print("still here")
-"""
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_the_second_ends_at_once(name):
-    done = subprocess.run(
-        [sys.executable, "-c", TWICE, name],
-        capture_output=True, text=True, timeout=15, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (130, "heard\n", "")
-
-
-def test_handlers_are_put_back_and_an_ignored_signal_stays_ignored():
-    before = [signal.getsignal(each) for each in interruption.SIGNALS]
-    with interruption.heard():
-        assert all(
-            signal.getsignal(each) is not was
-            for each, was in zip(interruption.SIGNALS, before, strict=True)
-        )
-    assert [signal.getsignal(each) for each in interruption.SIGNALS] == before
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with interruption.heard():
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before[0])
-
-
-def test_a_process_that_compiles_is_deaf_from_its_start_and_ends_with_the_command(
-    monkeypatch, tmp_path
-):
-    monkeypatch.setenv("GPULAB_CACHE_DIR", str(tmp_path))
-    rows = list(registry.cases("crossentropy", backend="numba", kernel="online", format="bf16"))
-    with Ahead(EmulatedDevice((8, 9)), processes=1) as ahead:
-        ahead.submit(rows, {"rows": 2, "cols": 33})
-        (worker,) = ahead._workers
-        os.kill(worker.pid, signal.SIGINT)  # before it has imported anything
-        worker.join(0.3)
-        assert worker.is_alive()
-        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    worker.join(20)
-    assert worker.exitcode == -signal.SIGKILL
-
-
-def test_what_failed_beside_the_rows_is_told_but_an_interruption_is_no_verdict():
-    assert concluded(130, "INTERRUPTED", ["it shrank", "it grew"]) == (
-        130,
-        "INTERRUPTED; it shrank; it grew",
-    )
-
-
-@pytest.mark.parametrize("sent", interruption.SIGNALS)
-def test_a_signal_to_the_real_command_ends_it_with_what_it_has(sent):
-    with subprocess.Popen(
-        [sys.executable, "-m", "gpulab", "matmul", "--size", "96", "--device", "emulated"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as process:  # fmt: skip
-        assert process.stdout.readline().startswith("device: emulated")
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
-        os.killpg(process.pid, sent)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert out.splitlines()[-1].startswith("INTERRUPTED while ")
-    assert "PASS: " not in out
-    assert err == "\ninterrupted\n"
+# -- gpulab bench ----------------------------------------------------------------------------------
 
 
 def test_bench_saves_what_it_has_of_a_size_and_counts_the_sizes_that_did_not_come(
