@@ -215,6 +215,13 @@ def test_a_run_that_judged_nothing_shows_no_table(lab, monkeypatch):
     assert done.stdout.splitlines()[-1].endswith(f": no row judged, {LAB} not judged yet")
 
 
+def test_what_failed_beside_the_rows_is_told_but_an_interruption_is_no_verdict():
+    assert concluded(130, "INTERRUPTED", ["it shrank", "it grew"]) == (
+        130,
+        "INTERRUPTED; it shrank; it grew",
+    )
+
+
 # -- gpulab bench ----------------------------------------------------------------------------------
 
 

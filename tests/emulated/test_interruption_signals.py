@@ -68,13 +68,6 @@ def test_a_process_that_compiles_is_deaf_from_its_start_and_ends_with_the_comman
     assert worker.exitcode == -signal.SIGKILL
 
 
-def test_what_failed_beside_the_rows_is_told_but_an_interruption_is_no_verdict():
-    assert concluded(130, "INTERRUPTED", ["it shrank", "it grew"]) == (
-        130,
-        "INTERRUPTED; it shrank; it grew",
-    )
-
-
 @pytest.mark.parametrize("sent", interruption.SIGNALS)
 def test_a_signal_to_the_real_command_ends_it_with_what_it_has(sent):
     with subprocess.Popen(
