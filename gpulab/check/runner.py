@@ -18,6 +18,7 @@ from gpulab.check.client import Client
 from gpulab.check.submission import Launch
 from gpulab.check.wire import Message
 from gpulab.check.worker import digest, params_to
+from gpulab.emulator.values import UNSET
 from gpulab.errors import FaultError
 from gpulab.exercises.base import Exercise
 from gpulab.numerics.repeat import repeated
@@ -71,6 +72,7 @@ class Submitted:
     mode: str = "plain"
     blocks: Sequence[int] | None = None
     most: int | None = None
+    unset: int = UNSET
     scalars: Mapping[str, float] = field(default_factory=dict)
     last: Message = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
@@ -101,6 +103,7 @@ class Submitted:
         blocks: Sequence[int] | None = None,
         most: int | None = None,
         scalars: Mapping[str, float] | None = None,
+        unset: int = UNSET,
     ) -> Submitted:
         """The same at other dims.
 
@@ -110,9 +113,10 @@ class Submitted:
             blocks: run these alone (emulated device); None: all.
             most: instructions that a launch may take there; None: as the work needs.
             scalars: values in the stead of the operation's own.
+            unset: bits of registers and local memory there before anything is put into them.
         """
         self.dims, self.mode, self.blocks, self.most = dict(dims), mode, blocks, most
-        self.scalars = scalars or {}
+        self.scalars, self.unset = scalars or {}, unset
         return self
 
     def plan(self) -> LaunchPlan:
@@ -159,6 +163,7 @@ class Submitted:
             "mode": self.mode,
             "budget": self.budget,
             "blocks": None if self.blocks is None else list(self.blocks),
+            "unset": self.unset,
         }
         answer, outputs = self.client.ask(
             message, sent, seconds=self.seconds, doing=f"the kernel at {shown}"

@@ -29,11 +29,6 @@ Arrays = dict[str, NDArray[Any]]
 Inputs = Mapping[str, NDArray[Any]]
 
 
-def values(name: str, stored: NDArray[Any]) -> Floats:
-    """An array stored in a format, ``int32`` too, as float64."""
-    return stored.astype(np.float64) if name == "int32" else decode(name, stored)
-
-
 @dataclass(frozen=True)
 class Setting:
     """What one case is judged under.
@@ -77,7 +72,7 @@ class Expected:
 
     def values(self, stored: NDArray[Any]) -> Floats:
         """A stored result as float64."""
-        return values(self.format, stored)
+        return stored.astype(np.float64) if self.format == "int32" else decode(self.format, stored)
 
     def stored(self) -> NDArray[Any]:
         """The right result as a kernel stores it."""

@@ -98,6 +98,7 @@ class Workbench:
         device, function = self.device(mode), self._function(mode)
         if (budget := message.get("budget")) is not None and hasattr(device, "machine"):
             device.machine.budget, device.machine.blocks = int(budget), message.get("blocks")
+            device.machine.unset = int(message["unset"])
         held = Held(device, function, inputs, message["dims"], int(message["poison"]))
         try:
             report = held.launch(plan_from(message["plan"]))

@@ -52,12 +52,14 @@ class Compiler:
                 self.ops[instr] = build(instr, env)
             if segment.last is not None:
                 check_end(segment.last)
-        self.unset = [values.constant(values.UNSET, kind) for kind in self.kinds.values()]
+        self.unset: dict[int, list[Any]] = {}
         self.cache: dict[tuple[int, bool, bool], SegmentFunction] = {}
 
-    def initial_registers(self) -> list[Any]:
-        """Every register as before its first instruction: see ``values.UNSET``."""
-        return list(self.unset)
+    def initial_registers(self, bits: int) -> list[Any]:
+        """Every register as before its first instruction, with these bits: ``values.UNSET``."""
+        if bits not in self.unset:
+            self.unset[bits] = [values.constant(bits, kind) for kind in self.kinds.values()]
+        return list(self.unset[bits])
 
     def function(self, segment: Segment, merged: bool, observed: bool) -> SegmentFunction:
         """The compiled form of a segment; ``observed`` reports every instruction."""

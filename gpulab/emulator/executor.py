@@ -49,7 +49,7 @@ class Executor:
         self.segments = flow.segments
         self.compiler = compiler
         self.budget = budget
-        self.registers = compiler.initial_registers()
+        self.registers = compiler.initial_registers(state.unset)
         self.pending: dict[int, Mask | None] = {}
         self.waiting: dict[int, Mask] = {}
         self.barriers = Barriers(state, self)

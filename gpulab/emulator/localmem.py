@@ -14,7 +14,7 @@ from gpulab.emulator import elements
 from gpulab.emulator.access import settled
 from gpulab.emulator.faults import fault
 from gpulab.emulator.ptx.nodes import Instr
-from gpulab.emulator.values import UNSET, Array, Mask
+from gpulab.emulator.values import Array, Mask
 
 if TYPE_CHECKING:
     from gpulab.emulator.state import State
@@ -23,12 +23,12 @@ U8, U16, U32, U64 = np.uint8, np.uint16, np.uint32, np.uint64
 
 
 class LocalMemory:
-    """``size`` bytes for each lane of ``shape`` = (threads, blocks)."""
+    """``size`` bytes for each lane of ``shape`` = (threads, blocks), ``unset`` in each word."""
 
-    def __init__(self, size: int, shape: tuple[int, int]) -> None:
+    def __init__(self, size: int, shape: tuple[int, int], unset: int) -> None:
         self.size = size
         self.shape = shape
-        self.data = np.full((-(-size // 4), *shape), UNSET & 0xFFFFFFFF, U32)
+        self.data = np.full((-(-size // 4), *shape), unset & 0xFFFFFFFF, U32)
         self.lanes = np.arange(shape[0] * shape[1], dtype=np.int64).reshape(shape)
 
     def check(

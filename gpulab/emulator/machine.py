@@ -23,6 +23,7 @@ from gpulab.emulator.ptx.nodes import Module, symbols_of
 from gpulab.emulator.ptx.parser import parse
 from gpulab.emulator.spaces import GLOBAL_BASE
 from gpulab.emulator.state import Launch, State
+from gpulab.emulator.values import UNSET
 from gpulab.errors import BuildError, UsageError
 
 LANES_PER_CHUNK = 65536
@@ -91,6 +92,7 @@ class Machine:
         budget: instructions that one chunk of blocks may execute, None for the default.
         track_uninitialised: report reads of bytes that nobody wrote (global and shared memory).
         lanes: threads that run together at most; bounds memory.
+        unset: bits of registers and local memory before anything is put there.
 
     Attributes:
         blocks: linear ids of the blocks that launches run, with those of their clusters; None: all.
@@ -105,6 +107,7 @@ class Machine:
         *,
         track_uninitialised: bool = True,
         lanes: int = LANES_PER_CHUNK,
+        unset: int = UNSET,
     ) -> None:
         self.capability = capability
         self.budget = DEFAULT_BUDGET if budget is None else budget
@@ -113,6 +116,7 @@ class Machine:
         self.track = track_uninitialised
         self.lanes = lanes
         self.blocks: Sequence[int] | None = None
+        self.unset = unset
         self.memory = GlobalMemory(track_uninitialised)
 
     # -- memory -------------------------------------------------------------------------------
@@ -238,7 +242,7 @@ class Machine:
         lanes = min(self.lanes, LOCAL_BYTES_PER_CHUNK // max(ready.kernel.frame_bytes, 1))
         with np.errstate(all="ignore"):
             for ids in chunks(launch, lanes, self.blocks):
-                state = State(launch, self.memory, ids, self.track)
+                state = State(launch, self.memory, ids, self.track, self.unset)
                 self.running = state
                 for watcher in watchers:
                     watcher.chunk(ids)

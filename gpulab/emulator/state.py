@@ -62,11 +62,17 @@ class State:
     """
 
     def __init__(
-        self, launch: Launch, memory: GlobalMemory, blocks: NDArray[np.int64], track: bool
+        self,
+        launch: Launch,
+        memory: GlobalMemory,
+        blocks: NDArray[np.int64],
+        track: bool,
+        unset: int,
     ) -> None:
         self.launch = launch
         self.memory = memory
         self.blocks = blocks
+        self.unset = unset
         self.shape = (launch.padded, len(blocks))
         self.steps = 0
         self.observers = launch.observers
@@ -98,7 +104,7 @@ class State:
     def local(self) -> LocalMemory:
         """Local memory, made when first used."""
         if self._local is None:
-            self._local = LocalMemory(self.launch.kernel.frame_bytes, self.shape)
+            self._local = LocalMemory(self.launch.kernel.frame_bytes, self.shape, self.unset)
         return self._local
 
     # -- values -------------------------------------------------------------------------------

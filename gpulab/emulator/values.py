@@ -38,6 +38,10 @@ UNSET = (1 << 64) - 1
 """Bits of a register, and of local memory, before anything is put there: NaN in every float format
 and -1 as an integer, so that a sum nobody set to zero does not come out right."""
 
+OTHERWISE_UNSET = 0x7149F2CA_7149F2CA
+"""Other bits: 1e30 as float32, large as half or bfloat16 too, false as a predicate. What computes
+the same with these and with ``UNSET`` does not use what nobody set."""
+
 
 def kind_of(ptx_type: str) -> str:
     """The kind in which a PTX type is computed: ``b32`` -> ``u32``, ``f16`` -> ``u16``, ...
@@ -163,7 +167,7 @@ def guard(mask: Mask | None, predicate: Array) -> Mask | Literal[False] | None:
 def constant(bits: int, kind: str) -> Array:
     """A (1, 1) read-only value with these bits."""
     if kind == "p":
-        value: Array = np.array([[bool(bits)]])
+        value: Array = np.array([[bool(bits & 1)]])
     else:
         width = BYTES[kind]
         raw = (bits & ((1 << 8 * width) - 1)).to_bytes(width, "little")

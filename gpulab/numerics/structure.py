@@ -66,11 +66,12 @@ def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 def poisoned(got: NDArray[Any], poison: int) -> NDArray[np.bool_]:
     """Elements whose every byte is the pattern."""
-    mask: NDArray[np.bool_] = _codes(got) == int.from_bytes(bytes([poison]) * got.dtype.itemsize)
+    mask: NDArray[np.bool_] = codes(got) == int.from_bytes(bytes([poison]) * got.dtype.itemsize)
     return mask
 
 
-def _codes(got: NDArray[Any]) -> NDArray[Any]:
+def codes(got: NDArray[Any]) -> NDArray[Any]:
+    """The bits of elements as unsigned integers."""
     return np.ascontiguousarray(got).view(f"u{got.dtype.itemsize}")
 
 
@@ -114,7 +115,7 @@ def check_repeat(
         return None
 
     def differs(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
-        unequal: NDArray[np.bool_] = _codes(one) != _codes(two)
+        unequal: NDArray[np.bool_] = codes(one) != codes(two)
         return unequal & ~(poisoned(one, poisons[0]) & poisoned(two, poisons[1]))
 
     count, at = _count(first, second, differs)

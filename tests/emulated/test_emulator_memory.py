@@ -116,18 +116,6 @@ def test_local_array_bounds() -> None:
     assert details(error)[:3] == ("out_of_bounds", "local", 4)
 
 
-def test_what_was_never_set_is_no_zero() -> None:
-    """A sum in a register or in local memory that starts as nothing comes out as NaN."""
-    source = """extern "C" __global__ void kernel(const float* a, float* b, int n) {
-  float sum, own[4];
-  for (int i = 0; i < n; i++) { sum += a[i]; own[(i + threadIdx.x) & 3] += a[i]; }
-  b[threadIdx.x] = sum;
-  b[32 + threadIdx.x] = own[threadIdx.x & 3];
-}"""
-    got = run(source, [np.ones(8, F), np.zeros(64, F), 8]).arrays[1]
-    assert np.isnan(got).all()
-
-
 def test_uninitialised_global_is_per_byte_and_can_be_switched_off() -> None:
     source = """extern "C" __global__ void kernel(const float* a, float* b) {
   b[threadIdx.x] = a[threadIdx.x];

@@ -68,6 +68,7 @@ def test_a_module_is_loaded_afresh(tmp_path):
         ("submissions/wrong/fp16-matmul/out-of-bounds/no_guard.cu", "out-of-bounds", 6),
         ("exploits/files/half_at_the_timed_size_only.cu", "timed-size", 1),
         ("submissions/wrong/fp8-matmul/nan/sum_never_set.cu", "nan", 1),
+        ("submissions/wrong/softmax/uninitialised/maximum_never_set.cu", "uninitialised", 1),
         ("submissions/wrong/tiled-matmul/race/deep_tile.cu", "race", 6),
     ],
 )
