@@ -23,8 +23,8 @@ BLOCK = 128
 """Threads of a block that holds several rows."""
 BATCH = 4
 """Loads that are in flight together; packs in shared memory are a multiple of them."""
-PART_FLOATS = 6
-"""What a warp hands on, each in two places: of LayerNorm; of other rows less."""
+PART_FLOATS = 4
+"""What a warp hands on, each in two places: Welford's moments; of other rows less."""
 BEHIND_BYTES = 4 * 4
 """What it hands on of a row that is summed behind another: LayerNorm's; of other rows less."""
 ASYNC: Capability = (8, 0)
@@ -83,9 +83,9 @@ def aligned(meetings: int) -> int:
     return -(-meetings // PLACES_ALIGNED) * PLACES_ALIGNED
 
 
-def static_bytes(group: int, cluster: int, floats: int = PART_FLOATS) -> int:
+def static_bytes(group: int, cluster: int) -> int:
     """Shared memory of the reductions over a row's threads."""
-    return aligned(4 * 2 * floats * max(1, group // WARP) * cluster)
+    return aligned(4 * 2 * PART_FLOATS * max(1, group // WARP) * cluster)
 
 
 Fit = Literal["kWhole", "kWithin", "kBeyond"]
@@ -184,7 +184,6 @@ class Streamed(Group):
         regs: more packs of a thread, in registers.
         turns: a block takes row after row; otherwise a block a row, of which an SM holds several.
         holds: a thread keeps the parameters of its columns in registers.
-        floats: that a warp hands on.
         polls: blocks of a cluster poll for each other's results (one an SM; not with holds).
         fit: of the rows.
     """
@@ -196,7 +195,6 @@ class Streamed(Group):
     regs: int = 0
     turns: bool = True
     holds: bool = False
-    floats: int = PART_FLOATS
     polls: bool = False
     fit: Fit = "kWithin"
 
@@ -212,7 +210,7 @@ class Streamed(Group):
     @property
     def meeting_bytes(self) -> int:
         """Shared memory of a block where its warps meet."""
-        return static_bytes(self.group, self.cluster, self.floats)
+        return static_bytes(self.group, self.cluster)
 
     def on(self, capability: Capability, row: Packs) -> Streamed | None:
         """With as many blocks an SM as the card has room for; None if it has not for one."""

@@ -61,7 +61,7 @@ LOG_ONLINE: Table = (
 ONLINE: Table = (
     *BEHIND,
     *ALONE,
-    Streamed(512, 10, 7, blocks=2, regs=6, cluster=2, floats=2),
+    Streamed(512, 10, 7, blocks=2, regs=6, cluster=2),
     HALVES,
     Streamed(1024, 12, 3, blocks=1, regs=4, cluster=2),
     Kept(1024, 4, 12),

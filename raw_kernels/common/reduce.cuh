@@ -174,6 +174,18 @@ V row_reduce(Row& row, V value, Op op) {
     }
 }
 
+// Behind it the slot of the reduction before may be used again for the same row.
+template <class Row>
+void row_meet(const Row&) {
+    static_assert(!Row::kPolls, "what polls has a place for each meeting");
+    if constexpr (kCluster > 1) {
+        ptx::cluster_arrive();
+        ptx::cluster_wait();
+    } else if constexpr (Row::kGroup > 32) {
+        __syncthreads();
+    }
+}
+
 // Whether any of the rows that share a warp (or this one row) is concerned; uniform where needed
 // so that all may take part in another reduction. `mine` is the same in all threads of a row.
 template <int kGroup>

@@ -43,8 +43,7 @@ void over(Row& row, F f) {
 }
 
 struct TwoPass {
-    // kFrom: the first reduction slot.
-    template <int kFrom, bool kRead, class Row>
+    template <bool kRead, class Row>
     static Moments of(Row& row, float scale, float count) {
         constexpr int kVec = Row::kVec;
         SplitSum<4> sum;
@@ -52,7 +51,7 @@ struct TwoPass {
 #pragma unroll
             for (int j = 0; j < kVec; ++j) sum.of(j) += value[j] * scale;
         });
-        const float shift = row_reduce<kFrom>(row, sum.total(), Add{}) / count;
+        const float shift = row_reduce<0>(row, sum.total(), Add{}) / count;
         SplitSum<2> left, squares;
         row.again([&](const float(&value)[kVec], int, int) {
 #pragma unroll
@@ -62,7 +61,7 @@ struct TwoPass {
                 squares.of(j) = fmaf(d, d, squares.of(j));
             }
         });
-        const Both sums = row_reduce<kFrom + 1>(row, Both{left.total(), squares.total()}, AddBoth{});
+        const Both sums = row_reduce<1>(row, Both{left.total(), squares.total()}, AddBoth{});
         const float mean = sums.first / count;
         const float variance = sums.second / count - mean * mean;
         // Rounding may take it below 0 in a row of equal values; a NaN stays.
@@ -71,7 +70,7 @@ struct TwoPass {
 };
 
 struct Welford {
-    template <int kFrom, bool kRead, class Row>
+    template <bool kRead, class Row>
     static Moments of(Row& row, float scale, float count) {
         constexpr int kVec = Row::kVec;
         About about;
@@ -82,7 +81,8 @@ struct Welford {
             about.take(value, scale, shift);
         });
         const Part mine = packs == 0 ? Part{} : about.of(float(packs * kVec), shift);
-        const Part all = row_reduce<kFrom>(row, mine, Chan<Row::kEven>{});
+        if constexpr (!kRead) row_meet(row);  // the moments of the first time have been read
+        const Part all = row_reduce<0>(row, mine, Chan<Row::kEven>{});
         const float variance = all.squares / count;
         return {all.mean, all.rest, variance < 0.0f ? 0.0f : variance};
     }
@@ -101,11 +101,11 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
     for (; row.more(); row.next()) {
         const size_t start = size_t(row.row) * cols;
         float scale = 1.0f;
-        Moments m = Variance::template of<0, true>(row, scale, count);
+        Moments m = Variance::template of<true>(row, scale, count);
         const bool overflows = !(m.variance < infinity());
         if (any_row<Row::kGroup>(overflows)) {
             if (overflows) scale = kShrink;
-            m = Variance::template of<2, false>(row, scale, count);
+            m = Variance::template of<false>(row, scale, count);
         }
         const float spread = m.variance + eps * scale * scale;
         // A constant row times 2^-80 has neither variance nor eps left; its results are the bias.

@@ -214,8 +214,7 @@ def test_rows_take_the_shape_that_they_fill():
 
     for table, counts in (
         (row_tables.PLAIN, (16384, 32768)),
-        (row_tables.TWO_PASS, (4096, 16384, 32768)),
-        (row_tables.WELFORD, (4096, 16384, 32768)),
+        (row_tables.TWO_PARAMETERS, (4096, 16384, 32768)),
         (row_tables.MAXIMUM_FIRST, (16384, 32768)),
         (row_tables.LOG_ONLINE, (16384, 32768)),
         (row_tables.ONLINE, (32768,)),
@@ -242,7 +241,7 @@ def test_meetings_take_the_shared_memory_that_is_left_for_them(key):
     one = case(*key, "fp32")
     of = (one.variant, HOPPER, {"rows": 7, "cols": 65536})
     code = assembly.prepare(one.spec.build(*of), one.spec.params(one.variant), HOPPER)
-    shape = row_tables.shape(row_tables.TWO_PASS, Packs(4, 16384, True, 16), HOPPER)
+    shape = row_tables.shape(row_tables.TWO_PARAMETERS, Packs(4, 16384, True, 16), HOPPER)
     assert isinstance(shape, Behind)
     assert code.resources.shared_bytes <= shape.meeting_bytes
     assert (code.resources.shared_bytes == shape.meeting_bytes) == (key[0] == "layernorm")

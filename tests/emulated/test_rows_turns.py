@@ -9,7 +9,7 @@ from row_runs import HONEST, case
 
 from gpulab import ops
 from gpulab.kernels import row_tables
-from gpulab.kernels.row_shape import Streamed
+from gpulab.kernels.row_shape import Kept, Streamed
 from gpulab.lab.runner import KernelRunner
 from gpulab.runtime.emulated import EmulatedDevice
 
@@ -49,8 +49,7 @@ def test_a_block_that_takes_several_rows_gives_the_bits_of_a_block_a_row(one):
         ("rmsnorm", "residual", 20000, "Streamed<512, 1, 8, 3, 0, 1, kWithin>", 2),
         ("rmsnorm", "residual", 33000, "Streamed<512, 1, 4, 3, 0, 1, kWithin, false, true>", 8),
         ("rmsnorm", "row", 16400, "Streamed<512, 1, 24, 6, 8, 1, kWithin>", 1),
-        ("layernorm", "welford", 6000, "Streamed<512, 1, 8, 3, 0, 2, kWithin>", 1),
-        ("layernorm", "welford", 2040, "Streamed<64, 1, 8, 3, 0, 16, kWithin>", 1),
+        ("layernorm", "welford", 6000, "Streamed<512, 1, 8, 6, 0, 1, kWithin, true>", 1),
         ("layernorm", "two_pass", 6000, "Streamed<512, 1, 8, 6, 0, 1, kWithin, true>", 1),
         ("softmax", "two_pass", 33000, "Streamed<512, 1, 12, 3, 4, 2, kWithin>", 2),
         ("softmax", "online", 33000, "Streamed<512, 1, 10, 7, 6, 2, kWithin>", 2),
@@ -117,3 +116,33 @@ def test_a_mistake_of_polling_is_seen(mistake, polled, tmp_path, monkeypatch):
     store = changed(*WRONG[mistake], tmp_path, monkeypatch)
     found = seen(lambda: outputs(one, dims, 4, True, store, family), right)
     assert found in ("race", "other bits")
+
+
+AGAIN = "if constexpr (!kRead) row_meet(row);"
+"""Where rows are summed once more, in the place of their first sums."""
+
+
+@pytest.fixture(params=[1, 2], ids=["block", "cluster"])
+def overflowing(request, monkeypatch):
+    """Rows whose squares overflow, in blocks of two warps, alone or two a row; one is not full."""
+    shape = Kept(64, 4, cluster=request.param)
+    monkeypatch.setattr(row_tables, "shape", lambda *of: shape)
+    return {"rows": 2, "cols": 4 * shape.packs - 64}, request.param
+
+
+@pytest.mark.parametrize("name", ["two_pass", "welford"])
+def test_no_thread_races_another_where_rows_are_summed_once_more(name, overflowing):
+    dims, blocks = overflowing
+    one = case("layernorm", name, "fp32")
+    found = outputs(one, dims, blocks, family="near_max")
+    assert outputs(one, dims, blocks, sanitize=True, family="near_max") == found
+
+
+@pytest.mark.parametrize("overflowing", [1], indirect=True, ids=["block"])
+def test_sums_that_nobody_has_read_yet_are_not_written_over(overflowing, tmp_path, monkeypatch):
+    """(Stores into another block's shared memory are not watched.)"""
+    dims, blocks = overflowing
+    one = case("layernorm", "welford", "fp32")
+    right = outputs(one, dims, blocks, family="near_max")
+    store = changed("layernorm/row.cu", AGAIN, "", tmp_path, monkeypatch)
+    assert seen(lambda: outputs(one, dims, blocks, True, store, "near_max"), right) == "race"
