@@ -134,5 +134,5 @@ def _shape_limits(best: dict[tuple[str, str, int], Record]) -> str:
         if r["fraction"] < least
     ]
     if short:
-        return text + f"\n\nNo shape that was tried comes to {least}: {', '.join(short)}.\n"
+        return text + f"\n\nIn these tries, apart from the record above, no shape comes to {least}: {', '.join(short)}.\n"
     return text + f"\n\nSome shape comes to {least} everywhere.\n"

@@ -26,7 +26,7 @@ def test_the_best_tried_shapes_are_shown():
     assert "Some shape comes to 0.92 everywhere." in text
     text = performance_row_shapes.row_shapes([*few, shape(0.91, 262144, 1, 2)])
     assert "less: 0.91, median 0.910 (1)" in text
-    assert "No shape that was tried comes to 0.92: softmax online at 262144 (0.910)." in text
+    assert "no shape comes to 0.92: softmax online at 262144 (0.910)." in text
     assert "In arrays of" not in text
     assert "cluster's barrier" not in text
 
