@@ -134,5 +134,6 @@ def _shape_limits(best: dict[tuple[str, str, int], Record]) -> str:
         if r["fraction"] < least
     ]
     if short:
-        return text + f"\n\nIn these tries, apart from the record above, no shape comes to {least}: {', '.join(short)}.\n"
+        told = f"In these tries, apart from the record above, no shape comes to {least}"
+        return text + f"\n\n{told}: {', '.join(short)}.\n"
     return text + f"\n\nSome shape comes to {least} everywhere.\n"
