@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpulab.cli.options import check_output, check_seed
-from gpulab.errors import EXIT_PASS, UsageError
+from gpulab.cli import interruption
+from gpulab.cli.check_requests import check_limits, check_outputs
+from gpulab.cli.options import check_output
+from gpulab.errors import EXIT_INTERRUPTED, EXIT_PASS, UsageError
 
 if TYPE_CHECKING:
     from gpulab.check.folder import Journal
@@ -75,36 +76,31 @@ def command(
 
     Each runs in a process of its own with limits of time and memory and no network. The exit code
     is 0 if all pass; else 1 wrong, 2 not a submission, 3 inconclusive, 4 does not compile,
-    5 timeout, 6 fault (of several, the highest).
+    5 timeout, 6 fault (of several, the highest); 7 the wanted device is not there, 130 interrupted.
     """
-    from rich.console import Console
-
     from gpulab.check import folder, page, reports
 
-    _check_limits(seconds, memory_gb, jobs, seed)
+    check_limits(seconds, memory_gb, jobs, seed)
     outputs = (
         ("--junit", junit, reports.junit),
         ("--markdown", markdown, reports.markdown),
         ("--sarif", sarif, reports.sarif),
     )
-    for option, output, _ in outputs:
-        check_output(option, output)
     found = folder.collect(paths)
+    check_outputs({option: path for option, path, _ in outputs} | {"--results": results}, found)
     options = _options(
         device, capability, seed, seconds, memory_gb, trust_python, replay, timed=not no_time
     )
     many = len(found) > 1 or any(p.is_dir() for p in paths)
-    journal = _journal(results or (Path(JOURNAL) if many else None), options, resume=resume)
-    records = _judge(
+    journal = _journal(results, options, many=many, resume=resume)
+    records, stopped = _judge(
         found, options, jobs or _judges(options), journal,
         resume=resume, as_json=as_json, many=many, quiet=quiet,
     )  # fmt: skip
-    if not as_json:
-        console = Console(quiet=quiet, width=max(120, Console().width))
-        if many:
-            console.print(page.table(records))
-        else:
-            page.print_page(console, records[0])
+    if not as_json and records:
+        _show(records, many=many, quiet=quiet)
+    if stopped:
+        _interrupted(records, len(found), as_json=as_json, resumable=journal is not None)
     for _, output, make in outputs:
         if output is not None:
             output.write_text(make(records), encoding="utf-8", errors="backslashreplace")
@@ -113,40 +109,75 @@ def command(
     return max((int(r["exit_code"]) for r in records), default=EXIT_PASS)
 
 
-def _check_limits(seconds: float, memory_gb: float, jobs: int | None, seed: int | None) -> None:
-    """Refuse numbers outside what each option takes.
+def _interrupted(records: Sequence[Record], count: int, *, as_json: bool, resumable: bool) -> None:
+    """The last line of an interrupted command, which is no verdict.
+
+    Args:
+        records: of the submissions that were judged.
+        count: of all submissions.
+        as_json: print it as an error object.
+        resumable: results are kept.
 
     Raises:
-        UsageError: names the option and the limit.
+        click.exceptions.Exit: always.
     """
-    if not 0 < seconds <= 3600 or not math.isfinite(seconds):
-        raise UsageError(
-            f"--timeout {seconds}: more than 0, at most 3600 seconds",
-            fix="for example --timeout 60",
-        )
-    if not 0.5 <= memory_gb <= 1024:
-        raise UsageError(f"--memory {memory_gb}: 0.5 to 1024 GB", fix="for example --memory 8")
-    if jobs is not None and not 1 <= jobs <= 256:
-        raise UsageError(f"--jobs {jobs}: 1 .. 256", fix="leave it out for one a processor")
-    if seed is not None:
-        check_seed(seed)
+    passed = sum(r["verdict"] == "PASS" for r in records)
+    error = {
+        "kind": "interrupted",
+        "message": f"INTERRUPTED: {len(records)} of {count} submissions judged, {passed} pass",
+        "fix": "the same command with --resume goes on" if resumable else None,
+        "exit_code": EXIT_INTERRUPTED,
+        "judged": len(records),
+        "left": count - len(records),
+    }
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "error": error}))
+    else:
+        click.echo("; ".join(str(error[part]) for part in ("message", "fix") if error[part]))
+    raise click.exceptions.Exit(EXIT_INTERRUPTED)
 
 
-def _journal(path: Path | None, options: Options, *, resume: bool) -> Journal | None:
-    """Where results are kept, open until the command ends.
+def _journal(results: Path | None, options: Options, *, many: bool, resume: bool) -> Journal | None:
+    """Where results are kept, open until the command ends: of folders, and where it was asked for.
 
     Raises:
-        UsageError: it cannot be written, or there is none to resume.
+        UsageError: there is none to resume, or a replay, which judges one case only, would be kept.
     """
     from gpulab.check.folder import Journal
 
+    if options.only is not None:
+        if results is not None or resume:
+            raise UsageError(
+                "--replay judges one case: no result is kept",
+                fix="leave --results and --resume out",
+            )
+        return None
+    path = results or (Path(JOURNAL) if many else None)
+    if path is None:
+        if resume:
+            raise UsageError(
+                "--resume is for a folder", fix="name a folder, or give --results FILE"
+            )
+        return None
     check_output("--results", path)
-    journal = Journal(path, options) if path else None
-    if journal is not None:
-        click.get_current_context().call_on_close(journal.close)
-    if resume and journal is None:
-        raise UsageError("--resume is for a folder", fix="name a folder, or give --results FILE")
+    journal = Journal(path, options)
+    click.get_current_context().call_on_close(journal.close)
     return journal
+
+
+def _show(records: Sequence[Record], *, many: bool, quiet: bool) -> None:
+    """The page of one submission, or the table of several."""
+    from rich.console import Console
+
+    from gpulab.check import page
+
+    console = Console(quiet=quiet, width=max(120, Console().width))
+    if not many:
+        page.print_page(console, records[0])
+        return
+    console.print(page.table(records))
+    if any(r["verdict"] != "PASS" for r in records):
+        console.print("gpulab check FILE shows one of them, and what to do next")
 
 
 def _judge(
@@ -159,8 +190,11 @@ def _judge(
     as_json: bool,
     many: bool,
     quiet: bool,
-) -> list[Record]:
-    """The records in the order of the files; what is under way is told as it goes."""
+) -> tuple[list[Record], bool]:
+    """The records in the order of the files, and whether Ctrl-C left some without one.
+
+    What is under way is told as it goes.
+    """
     from rich.console import Console
     from rich.markup import escape
 
@@ -168,20 +202,25 @@ def _judge(
     from gpulab.check.evidence import printable
 
     records: list[Record] = []
+    stopped = False
     with Console(stderr=True, quiet=quiet or many).status("") as status:
-        checked = folder.check_many(
-            found, options, workers, journal, resume=resume,
-            progress=lambda what: status.update(escape(f"{found[0].name}: {what}")),
-        )  # fmt: skip
-        for record in checked:
-            records.append(record)
-            if as_json:
-                click.echo(json.dumps(record))
-            elif many:
-                place = f"{len(records)}/{len(found)} {record['verdict']} {record['file']}"
-                click.echo(place, err=True)
+        try:
+            with interruption.heard(ends_children=True):
+                for record in folder.check_many(
+                    found, options, workers, journal, resume=resume,
+                    progress=lambda what: status.update(escape(f"{found[0].name}: {what}")),
+                ):  # fmt: skip
+                    records.append(record)
+                    if as_json:
+                        click.echo(json.dumps(record))
+                    elif many and not quiet:
+                        place = f"{len(records)}/{len(found)} {record['verdict']} {record['file']}"
+                        click.echo(place, err=True)
+        except KeyboardInterrupt:
+            click.echo("\ninterrupted", err=True)  # a terminal shows ^C before it
+            stopped = True
     order = {printable(path): i for i, path in enumerate(found)}
-    return sorted(records, key=lambda r: order.get(str(r["file"]), 0))
+    return sorted(records, key=lambda r: order.get(str(r["file"]), 0)), stopped
 
 
 def _judges(options: Options) -> int:
@@ -212,8 +251,10 @@ def _options(
     only = token.parse(replay) if replay is not None else None
     wanted = arch.parse(capability) if capability is not None else None
     if only is not None:
-        if seed is not None or wanted is not None:
-            raise UsageError("--replay names seed and capability", fix="leave those options out")
+        if seed is not None or wanted is not None or device != "auto":
+            raise UsageError(
+                "--replay names device, capability and seed", fix="leave those options out"
+            )
         device, seed, wanted = only.device, only.seed, only.capability
     else:
         device = _device(device, wanted)

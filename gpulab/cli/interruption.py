@@ -18,11 +18,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[None]:
+def heard(*, ends_children: bool = False) -> Iterator[None]:
     """The first signal raises KeyboardInterrupt here, a second ends the process.
 
     A signal that the caller had ignored (``nohup``) stays so. Handlers are put back at the end,
     unless one was called: a process that is about to end still hears the second.
+
+    Args:
+        ends_children: the first ends the processes of ``multiprocessing`` too: nothing waits for
+            what they are doing.
     """
     before = {each: signal.getsignal(each) for each in SIGNALS}
     ours = [each for each in SIGNALS if before[each] is not signal.SIG_IGN]
@@ -33,6 +37,8 @@ def heard() -> Iterator[None]:
         waiting = False
         for each in ours:
             signal.signal(each, _end)
+        if ends_children:
+            _end_children()
         raise KeyboardInterrupt
 
     for each in ours:
@@ -47,6 +53,10 @@ def heard() -> Iterator[None]:
 
 def _end(_number: int, _frame: FrameType | None) -> None:
     """No clean end, which would wait for compilations that are under way."""
+    _end_children()
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _end_children() -> None:
     for child in multiprocessing.active_children():
         child.kill()
-    os._exit(EXIT_INTERRUPTED)
