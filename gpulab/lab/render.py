@@ -16,6 +16,8 @@ SPEEDS = {"tflops": "TFLOP/s", "gb_per_s": "GB/s"}
 _VERDICT_WIDTH = 40
 """Why a row did not run may take several lines."""
 _ANY_WIDTH = 1000
+_SHOWN = 3
+"""Inputs that are named; of more the number."""
 
 
 def case_name(record: Record) -> str:
@@ -33,6 +35,13 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None:
         return "-"
     return "0" if value == 0 else f"{value:.{digits}g}"
+
+
+def share(record: Record, gate: str) -> str:
+    """The share used of a gate's bound (``contract_gate``, ``arithmetic_gate``)."""
+    fraction = record[gate]["fraction"]
+    missing = "-" if record.get("error") else "not finite"  # records have neither NaN nor infinity
+    return missing if fraction is None else number(fraction)
 
 
 def baseline_f32(records: Sequence[Record]) -> Record | None:
@@ -94,7 +103,7 @@ def _rows_name(together: Sequence[Record]) -> str:
     return f"{count}: {', '.join(formats)}" if len(formats) <= 2 else count
 
 
-def ladder(records: Sequence[Record], title: str) -> Table:
+def ladder(records: Sequence[Record]) -> Table:
     """The ladder: one row differs from the one above in number format and nothing else."""
     ran = [r for r in records if r.get("verdict") is not None]
     timed = any(r.get("time_ms") for r in ran)
@@ -102,7 +111,7 @@ def ladder(records: Sequence[Record], title: str) -> Table:
     base = baseline_f32(ran)
     speed = next((r["speed"] for r in ran if r.get("speed")), "tflops")
     compared = next((r["bandwidth"]["of"] for r in ran if r.get("bandwidth")), None)
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for name, justify in (
         ("case", "left"), ("kernel", "left"), ("max abs err", "right"), ("max rel", "right"),
         ("gate frac", "right"), ("arith frac", "right"),
@@ -128,8 +137,8 @@ def ladder(records: Sequence[Record], title: str) -> Table:
             kernel,
             number(r["max_abs_err"]),
             number(r["max_rel_err"]),
-            number(r["contract_gate"]["fraction"]),
-            number(r["arithmetic_gate"]["fraction"]),
+            share(r, "contract_gate"),
+            share(r, "arithmetic_gate"),
         ]
         if timed:
             t = r.get("time_ms")
@@ -163,9 +172,16 @@ def footnotes(records: Sequence[Record]) -> list[str]:
     ran = [r for r in records if r.get("verdict") is not None]
     lines = []
     if ran:
+        family = next((r["inputs"]["family"] for r in ran if r.get("inputs")), None)
+        if family is not None:
+            lines.append(
+                "max abs err: of |got - R0|, R0 being float64 over the inputs before rounding; max "
+                f"rel: relative to R0, large where R0 is near 0; on {family} inputs, as is atol."
+            )
         lines.append(
             "gate frac: share of the contract bound used (1 = limit); arith frac: share of the "
-            "arithmetic bound. A kernel is right only where both are at most 1."
+            "arithmetic bound; each the largest over all input families and probes. A kernel is "
+            "right only where both are at most 1."
         )
         for fmt in dict.fromkeys(r["format"] for r in ran):
             text = next(r["contract_gate"].get("text") for r in ran if r["format"] == fmt)
@@ -174,7 +190,8 @@ def footnotes(records: Sequence[Record]) -> list[str]:
     if any(r.get("counters") for r in ran) and not any(r.get("time_ms") for r in ran):
         lines.append(
             "instructions: PTX instructions executed, per warp; sectors: 32-byte sectors of global "
-            "memory read and written; vs f32: sectors against the fp32 row. The emulated device "
+            "memory read and written; vs f32: sectors against the first raw fp32 row. The "
+            "emulated device "
             "counts; it has no time to show."
         )
     lines += [_alone(r) for r in ran if r.get("kernel_alone")]
@@ -216,10 +233,14 @@ def lessons(records: Sequence[Record]) -> list[str]:
         for r in (x for x in records if x["note"] == note):
             ratio = r.get("error_vs_float_accumulator")
             more = f"; its error is {ratio:.3g}x the float accumulator's" if ratio else ""
+            shown = r.get("caught_on") or []
+            on = f" on {', '.join(shown[:_SHOWN])}" if shown else ""
+            if len(shown) > _SHOWN:
+                on += f" and {len(shown) - _SHOWN} more"
             lines.append(
                 f"  {r['backend']}/{r['kernel']} {case_name(r)}: the contract gate "
                 f"{'passes' if r['contract_gate']['passed'] else 'fails'} it, the arithmetic gate "
-                f"{'passes' if r['arithmetic_gate']['passed'] else 'fails'} it{more}"
+                f"{'passes' if r['arithmetic_gate']['passed'] else 'fails'} it{on}{more}"
             )
     return lines
 
@@ -288,8 +309,9 @@ def print_whole(console: Console, table: Table) -> None:
 
 
 def print_ladder(console: Console, records: Sequence[Record], title: str) -> None:
-    """Table and footnotes."""
-    print_whole(console, ladder(records, title))
+    """Title in one piece, table and footnotes."""
+    console.print(escape(title), style="italic", highlight=False, soft_wrap=True)
+    print_whole(console, ladder(records))
     console.print()
     for line in footnotes(records):
         console.print(escape(line), highlight=False)

@@ -75,10 +75,41 @@ def test_the_ladder_keeps_every_cell_beside_a_long_reason():
         "counters": {"instructions": 23704, "load_sectors": 544},
     }  # fmt: skip
     told = io.StringIO()
-    render.print_whole(Console(file=told, width=60), render.ladder([good, row], "a title"))
+    render.print_whole(Console(file=told, width=60), render.ladder([good, row]))
     lines = told.getvalue().splitlines()
     (line,) = [line for line in lines if "a_kernel_of_a_long_name" in line]
     assert {"0.00159", "0.969", "0.123", "0.347", "PASS"} <= set(line.split())
-    beside = lines[1].index("verdict")
-    assert " ".join(line[beside:].strip() for line in lines[3:]) == row["reason"]
+    beside = lines[0].index("verdict")
+    assert " ".join(line[beside:].strip() for line in lines[2:]) == row["reason"]
     assert max(map(len, lines)) < beside + len(row["reason"])
+
+
+LESSON = {
+    "op": "softmax", "backend": "raw", "kernel": "no_max", "format": "fp16", "accumulator": "fp32",
+    "output": "fp16", "contract": "", "verdict": "FAIL", "lesson": True, "note": "it overflows",
+    "inputs": {"family": "uniform"}, "max_abs_err": 8.9e-05, "max_rel_err": 0.001,
+    "contract_gate": {"fraction": None, "passed": False, "text": "rtol = 1; atol = 2"},
+    "arithmetic_gate": {"fraction": 3.25, "passed": False},
+    "caught_on": ["high", "low", "offset", "outlier", "exact"],
+}  # fmt: skip
+
+
+def test_the_ladder_says_on_which_inputs_its_numbers_are():
+    """An error of one input beside shares of bounds that are the largest of all inputs."""
+    told = io.StringIO()
+    title = "attention " + "seq_q=5 " * 12
+    render.print_ladder(Console(file=told, width=150), [LESSON], title)
+    first, _, row, *notes = told.getvalue().splitlines()
+    assert first.rstrip() == title.rstrip()
+    assert "not finite 3.25" in " ".join(row.split())
+    text = " ".join(" ".join(notes).split())
+    assert "on the uniform inputs" in text
+    assert "the largest over all input families and probes" in text
+    assert "the arithmetic gate fails it on high, low, offset and 2 more" in text
+
+
+def test_a_row_that_did_not_build_has_no_share_of_a_bound():
+    error = {"error": {"kind": "compile"}, "inputs": None}
+    assert render.share(LESSON | error, "contract_gate") == "-"
+    assert render.share(LESSON, "contract_gate") == "not finite"
+    assert render.share(LESSON, "arithmetic_gate") == "3.25"
