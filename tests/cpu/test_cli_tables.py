@@ -103,7 +103,7 @@ def test_the_ladder_says_on_which_inputs_its_numbers_are():
     assert first.rstrip() == title.rstrip()
     assert "not finite 3.25" in " ".join(row.split())
     text = " ".join(" ".join(notes).split())
-    assert "on the uniform inputs" in text
+    assert "on uniform inputs, as is atol" in text
     assert "the largest over all input families and probes" in text
     assert "the arithmetic gate fails it on high, low, offset and 2 more" in text
 
