@@ -132,7 +132,8 @@ def zeros(e: Evidence) -> Diagnosis | None:
 
 def constant(e: Evidence) -> Diagnosis | None:
     """One value everywhere."""
-    if e.got.size < 4 or not (e.got == e.got.flat[0]).all():
+    alike = (np.abs(e.right - e.right.flat[0]) <= 2.0 * e.slack).all()  # as it should be
+    if e.got.size < 4 or alike or not (e.got == e.got.flat[0]).all():
         return None
     return Diagnosis(
         "constant", f"every element is {e.got.flat[0]:.6g}", "what is stored depends on no input"

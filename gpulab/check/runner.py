@@ -182,7 +182,6 @@ class Submitted:
         return RunResult(outputs=outputs, inputs_unchanged=unchanged)
 
     def scramble(self, byte: int) -> None:
-        """Fill the module's variables with a byte."""
-        self.client.ask(
-            {"do": "scramble", "byte": byte}, seconds=self.seconds, doing="setting module state"
-        )
+        """Fill the module's variables that launches have changed with a byte."""
+        message = {"do": "scramble", "byte": byte, "names": sorted(self.changed)}
+        self.client.ask(message, seconds=self.seconds, doing="setting module state")

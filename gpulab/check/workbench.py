@@ -143,9 +143,10 @@ class Workbench:
         ]
 
     def scramble(self, message: Message) -> tuple[Message, Arrays]:
-        """Fill the module's variables with a byte, as if an earlier launch had left it."""
+        """Fill some of the module's variables with a byte, as if an earlier launch had left it."""
         machine: Any = getattr(self.device("plain"), "machine", None)
-        for address, initial in self._variables("plain").values():
+        variables = self._variables("plain")
+        for address, initial in (variables[name] for name in message["names"]):
             machine.write(address, np.full(len(initial), int(message["byte"]), np.uint8))
         return {}, {}
 

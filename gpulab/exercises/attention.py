@@ -57,9 +57,12 @@ EXERCISE = Exercise(
             (*QUICK, *_FURTHER),
             "full",
         ),
-        Shape(_dims(1, 2, 13, 9, 5, 1), "causal with queries that see no key at all", QUICK[:2]),
+        Shape(_dims(1, 2, 13, 9, 24, 1), "causal with queries that see no key at all", QUICK[:2]),
         Shape(_dims(2, 3, 5, 33, 6, 0), "every query sees every key", QUICK),
         Shape(_dims(1, 1, 4, 5, 100, 0), "more columns than keys", QUICK[:2]),
+        Shape(_dims(1, 1, 2, 3, MAX_HEAD_DIM, 1), "the widest heads", QUICK[:1]),
+        Shape(_dims(1, 1, 3, 1, 5, 1), "one key", QUICK[:1]),
+        Shape(_dims(1, 1, 3, 4, 1, 0), "one column", QUICK[:1]),
         Shape(
             _dims(1, 2, 16, 32, 16, 0),
             "whole tiles: the path without guards",
@@ -73,7 +76,7 @@ EXERCISE = Exercise(
         ),
     ),
     timed=_dims(1, 16, 2048, 2048, 64, 1),
-    longest=Shape(_dims(1, 1, 2, 2500, 4, 0), "more keys than are timed", QUICK[:1]),
+    longest=Shape(_dims(1, 1, 1, 4099, 4, 0), "twice the keys that are timed", QUICK[:1]),
     statement=(
         "For every batch entry and head, out = softmax(Q K^T / sqrt(head_dim)) V, and for every "
         "query lse = log(sum over the keys it sees of e^score). Q and out are (batch, heads, "

@@ -38,6 +38,9 @@ EXERCISE = Exercise(
     shapes=(
         Shape(_dims(1, 1, 1, 8), "one element", DEFAULT[:2]),
         Shape(_dims(9, 13, 43, 8), "an odd k, and a last group that is not whole", DEFAULT, "full"),
+        Shape(_dims(1, 40, 24, 8), "one row; whole vectors of 8, no whole tiles", DEFAULT[:1]),
+        Shape(_dims(4, 1, 20, 8), "one column", DEFAULT[:1]),
+        Shape(_dims(3, 5, 1, 8), "one term", DEFAULT[:1]),
         Shape(_dims(3, 38, 70, 24), "few rows, a group that is no power of two", DEFAULT[:2]),
         Shape(
             _dims(16, 32, 64, 32),
@@ -48,7 +51,7 @@ EXERCISE = Exercise(
         Shape(_dims(5, 12, 512, 64), "a long sum; n is a multiple of 4, not of 8", DEFAULT[:2]),
     ),
     timed=_dims(16, 4096, 4096, 128),
-    longest=Shape(_dims(2, 3, 4999, 128), "longer sums than those that are timed", DEFAULT[:1]),
+    longest=Shape(_dims(1, 3, 8203, 128), "sums twice as long as those timed", DEFAULT[:1]),
     statement=(
         "C (m, n) = A (m, k) W (k, n), where W is stored as inference engines keep it: 4-bit "
         "integers that share a half scale by groups of rows. A is half, C float, row-major.\n\n"

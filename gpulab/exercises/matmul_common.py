@@ -11,7 +11,7 @@ from gpulab.registry import Param, Variant
 
 BASELINE = "tiled-matmul"
 TIMED = {"m": 2048, "n": 2048, "k": 2048}
-LONGEST = Shape({"m": 3, "n": 5, "k": 2500}, "longer sums than those that are timed", ("normal",))
+LONGEST = Shape({"m": 2, "n": 3, "k": 4099}, "sums twice as long as those timed", ("normal",))
 
 
 def parameters(variant: Variant) -> tuple[Param, ...]:
@@ -19,7 +19,7 @@ def parameters(variant: Variant) -> tuple[Param, ...]:
     return params(variant)
 
 
-def shapes(long_k: int = 1024) -> tuple[Shape, ...]:
+def shapes(long_k: int = 1032) -> tuple[Shape, ...]:
     """Where a product is judged.
 
     Args:
@@ -34,6 +34,9 @@ def shapes(long_k: int = 1024) -> tuple[Shape, ...]:
         replace(
             shape(33, 65, 47, "tails on every side, m != n != k"), families=DEFAULT, effort="full"
         ),
+        shape(1, 9, 20, "one row"),
+        shape(7, 1, 12, "one column"),
+        shape(6, 10, 1, "one term"),
         shape(5, 6, 10, "n and k are multiples of 2 only: a vector path that asks too little"),
         shape(48, 20, 132, "n and k are multiples of 4, not of 8; fewer columns than rows"),
         replace(shape(64, 64, 64, "whole tiles: the path without guards"), counted=True),
@@ -41,7 +44,7 @@ def shapes(long_k: int = 1024) -> tuple[Shape, ...]:
             13,
             24,
             long_k,
-            "a long sum: what the accumulator rounds away; n and k are whole vectors",
+            "a long sum: what the accumulator rounds away; n and k are whole vectors, no tiles",
         ),
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 from gpulab.exercises.base import Shape
 
 TIMED = {"rows": 4096, "cols": 4096}
-LONGEST = Shape({"rows": 2, "cols": 4999}, "longer rows than those that are timed", ("normal",))
+LONGEST = Shape({"rows": 1, "cols": 8203}, "a row twice as long as those timed", ("normal",))
 
 
 def shapes(quick: Sequence[str], every: Sequence[str]) -> tuple[Shape, ...]:
@@ -29,6 +29,8 @@ def shapes(quick: Sequence[str], every: Sequence[str]) -> tuple[Shape, ...]:
         Shape(dims(13, 137), "a tail in every loop over the columns", tuple(every), "full"),
         Shape(dims(70, 6), "more rows than columns, which are a multiple of 2 only", usual[:2]),
         Shape(dims(16, 256), "whole tiles: the path without guards", usual[:2], counted=True),
+        Shape(dims(5, 1), "one column in many rows", usual[:1]),
+        Shape(dims(2, 328), "a multiple of 8 that is no whole tile", usual[:1]),
         Shape(
             dims(3, 1036), "a long row: more columns than threads, a multiple of 4, not of 8", usual
         ),

@@ -88,7 +88,7 @@ def _mixed(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
     return one(q), one(k), one(k)
 
 
-def _levels(q: Shape, k: Shape, levels: NDArray[np.float64], rng: np.random.Generator) -> Any:
+def levels(q: Shape, k: Shape, levels: NDArray[np.float64], rng: np.random.Generator) -> Any:
     """Every query gives key j the score levels[..., j], but for noise."""
     direction = rng.integers(0, 2, q[-1]) * 2.0 - 1.0
     largest = np.sqrt(np.abs(levels).max())
@@ -108,16 +108,16 @@ def _near_one(rng: np.random.Generator, shape: Shape) -> NDArray[np.float32]:
 
 
 def _high(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
-    return _levels(q, k, rng.uniform(100.0, 1000.0, k[:-1]), rng)
+    return levels(q, k, rng.uniform(100.0, 1000.0, k[:-1]), rng)
 
 
 def _low(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
-    return _levels(q, k, -rng.uniform(100.0, 1000.0, k[:-1]), rng)
+    return levels(q, k, -rng.uniform(100.0, 1000.0, k[:-1]), rng)
 
 
 def _ascending(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:
     ramp = np.broadcast_to(np.linspace(1.0, 60.0, k[-2]), k[:-1])
-    return _levels(q, k, np.array(ramp), rng)
+    return levels(q, k, np.array(ramp), rng)
 
 
 def _equal(rng: np.random.Generator, q: Shape, k: Shape, fmt: Format) -> Any:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from gpulab.check import ptx
 from gpulab.check.evidence import Diagnosis
 from gpulab.check.hypotheses import Evidence, constant, misplaced, scaled, zeros
-from gpulab.check.subject import Arrays, Expected, Inputs, Seen, Setting, Subject
-from gpulab.check.subjects import attention_arithmetic, attention_mistakes
+from gpulab.check.subject import Arrays, Beyond, Expected, Inputs, Seen, Setting, Subject
+from gpulab.check.subjects import attention_arithmetic, attention_beyond, attention_mistakes
 from gpulab.check.subjects import attention_witness as witness
 from gpulab.check.subjects.attention_formulas import View
 from gpulab.check.subjects.matmul import LEAST_BITS
@@ -89,6 +89,10 @@ class Attention(Subject):
         probe = next((p for p in probes("full") if p.name == where), None)
         made = None if probe is None else probe.inputs(data)
         return None if made is None else made.stored
+
+    def beyond(self, setting: Setting) -> Sequence[Beyond]:
+        """See ``Subject``."""
+        return tuple(attention_beyond.cases(_data(setting)))
 
     def expected(self, setting: Setting, inputs: Inputs) -> tuple[Expected, ...]:
         """See ``Subject``."""

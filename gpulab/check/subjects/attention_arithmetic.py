@@ -11,6 +11,7 @@ from gpulab.check.hypotheses import Evidence, histogram, rms
 from gpulab.check.subjects.attention_formulas import (
     OfHead,
     View,
+    half_queries,
     half_scaled,
     half_scores,
     half_weights,
@@ -49,6 +50,7 @@ def masked(view: View, e: Evidence) -> Diagnosis | None:
 ROUNDED: tuple[tuple[str, str, OfHead], ...] = (
     ("scores-in-half", "q.k is kept in half and scaled afterwards", half_scores),
     ("scores-in-half", "scores are kept in half", half_scaled),
+    ("rounded-inputs", "Q is kept in half after it is scaled", half_queries),
     *(
         ("rounded-weights", "exponentials are rounded to half before they are multiplied by V",
          partial(half_weights, tile, summed))

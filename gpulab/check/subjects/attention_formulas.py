@@ -141,6 +141,12 @@ def half_scaled(head: Head) -> Pair:
     return weighted(through(HALF, head.scores), head.v)
 
 
+def half_queries(head: Head) -> Pair:
+    """Q rounded to half after it is scaled, with a scale that is a half."""
+    q = through(HALF, head.q * through(HALF, np.array(head.scale)))
+    return weighted(np.where(head.seen, q @ head.k.T, -np.inf), head.v)
+
+
 def half_weights(tile: int, summed: bool, head: Head) -> Pair:
     """Exponentials rounded to half before they meet V, and before their sum too."""
     found, base = softmax(head.scores), running(head.scores, tile)

@@ -15,6 +15,8 @@ from gpulab.check.subjects import attention_formulas as formulas
 from gpulab.check.subjects.attention_formulas import OfHead, View
 from gpulab.ops.attention_formula import Floats, visible
 
+TYPED = (16, 32, 64, 80, 96, 128, 256)
+"""Values of head_dim that a kernel may have in the stead of the one that it is given."""
 TILES = (128, 64, 32, 16, 8, 4, 2, 1)
 BILLION = -1e9
 Compute = Callable[[], dict[str, Floats]]
@@ -98,6 +100,10 @@ def _of_scale(view: View) -> Iterator[Known]:
         if columns > 1:
             compute = partial(view.results, partial(formulas.scaled, factor))
             yield "wrong-scale", text, SCALE, compute
+    for typed in TYPED:
+        compute = partial(view.results, partial(formulas.scaled, np.sqrt(columns / typed)))
+        text = f"scores are divided by sqrt({typed}), whatever head_dim is"
+        yield "wrong-scale", text, SCALE, compute
 
 
 def _of_tiles(view: View) -> Iterator[Known]:

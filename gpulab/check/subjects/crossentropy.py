@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpulab.check.subjects.logsum import SHARED, with_parts
+from gpulab.check.subjects.logsum import SHARED, infinite_sum, with_parts
 from gpulab.check.subjects.rows import Mistake, Rows, mutant
 from gpulab.ops.crossentropy import CROSSENTROPY, IGNORE_INDEX
 from gpulab.ops.rows_arith import EXACT
@@ -86,4 +86,6 @@ KNOWN = (
             "formed first", "loss = (max - x[label]) + logf(sum)", mutant("log_of_softmax")),
 )  # fmt: skip
 
-SUBJECT = Rows(CROSSENTROPY, KNOWN, "shift", "loss[row] = ..., lse[row] = ...")
+SUBJECT = Rows(
+    CROSSENTROPY, KNOWN, "shift", "loss[row] = ..., lse[row] = ...", special=(infinite_sum,)
+)

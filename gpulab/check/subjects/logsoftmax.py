@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpulab.check.subjects.logsum import SHARED, with_parts
+from gpulab.check.subjects.logsum import SHARED, infinite_sum, with_parts
 from gpulab.check.subjects.rows import Mistake, Rows, mutant
 from gpulab.ops.logsoftmax import LOGSOFTMAX
 from gpulab.ops.rows_arith import EXACT
@@ -46,4 +46,4 @@ KNOWN = (
             mutant("log_of_softmax")),
 )  # fmt: skip
 
-SUBJECT = Rows(LOGSOFTMAX, KNOWN, "shift", "y[row * cols + column] = ...")
+SUBJECT = Rows(LOGSOFTMAX, KNOWN, "shift", "y[row * cols + column] = ...", special=(infinite_sum,))

@@ -6,13 +6,18 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpulab.check.evidence import Diagnosis
+from gpulab.check.hypotheses import Evidence
 from gpulab.check.subjects.rows import Mistake, mutant
+from gpulab.formats import get
+from gpulab.numerics.rounding import through
 from gpulab.ops.rows_arith import EXACT
 from gpulab.ops.rows_contract import Floats, RowContract, Values
 from gpulab.ops.rows_formula import RowFormula
 from gpulab.ops.rows_logsum import LogSum, LogSumOp, log_sum
 from gpulab.ops.rows_mutants import Compute
 
+HALF = get("fp16")
 Change = Callable[[LogSum], LogSum]
 
 
@@ -72,6 +77,30 @@ def _unscaled(threads: int, within: bool, across: bool) -> Compute:
     return with_parts(change)
 
 
+def _difference_in_half(parts: LogSum) -> LogSum:
+    d = through(HALF, parts.d)
+    e = np.exp(d)
+    total = e.sum(axis=1, keepdims=True)
+    return LogSum(parts.largest, d, e, total, np.log(total))
+
+
+def infinite_sum(e: Evidence) -> Diagnosis | None:
+    """A logarithm of infinity in every wrong row."""
+    rows = e.bad.any(axis=1)
+    if "lse" in e.whole:
+        right, got = e.whole["lse"][0].right, e.whole["lse"][1]
+        infinite = np.isfinite(right) & np.isposinf(got)
+    else:  # the largest element has the logarithm of its probability below 0, and finite
+        infinite = np.isneginf(e.got[np.arange(len(e.got)), e.right.argmax(axis=1)])
+    if not rows.any() or not infinite[rows].all():
+        return None
+    return Diagnosis(
+        "missing-max",
+        "the sum of the exponentials is infinite: not the maximum of the whole row is subtracted",
+        "e^(x - max) never overflows where max is that of all columns, the last ones too",
+    )
+
+
 RESCALE = "sum = sum * expf(old_max - new_max) + expf(x - new_max)"
 _THREADS = (32, 64, 128, 256, 512, 1024)
 SHARED = (
@@ -89,6 +118,9 @@ SHARED = (
       for threads in _THREADS for across in (False, True)),
     Mistake("wrong-base", "the powers are of 2, not of e", "expf(d), or exp2f(d * 1.44269504f)",
             with_parts(_base_two)),
+    *(Mistake("narrow-arithmetic", "the difference x - max is rounded to half",
+              "subtract in float: __half2float(x) - max", with_parts(_difference_in_half), bits)
+      for bits in (False, True)),
     Mistake("wrong-axis", "the sums run down the columns", "a sum belongs to a row of x",
             _down_the_columns),
 )  # fmt: skip

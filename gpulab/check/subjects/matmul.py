@@ -54,6 +54,16 @@ def negative_nan(inputs: Arrays, fmt: str) -> Arrays:
     return made
 
 
+def special_at_the_ends(inputs: Arrays, fmt: str) -> Arrays:
+    """Stored A and B with an infinity (NaN where there is none) in the last term of a row of A,
+    and in the first of a column of B, where the other rows of A are zero."""
+    a, b = (decode(fmt, inputs[name]) for name in ("a", "b"))
+    row, column = len(a) // 2, b.shape[1] // 2
+    a[np.arange(len(a)) != row, 0] = 0.0
+    a[row, -1] = b[0, column] = np.inf if get(fmt).has_inf else np.nan
+    return {"a": encode(fmt, a), "b": encode(fmt, b)}
+
+
 class Matmul(Subject):
     """C (m, n) = A (m, k) B (k, n)."""
 
@@ -133,6 +143,14 @@ class Matmul(Subject):
                 negative_nan(usual, setting.variant.format),
                 "a NaN whose sign bit is set is read as a number",
                 "take the sign away before the code is compared with that of NaN",
+                "nonfinite",
+            ),
+            Beyond(
+                "infinity in the last term, and opposite zeros",
+                special_at_the_ends(usual, setting.variant.format),
+                "an infinity meets terms that it does not belong to, or none: 0 times infinity is "
+                "NaN",
+                "beyond the last term load zeros of both A and B, and skip no zero",
                 "nonfinite",
             ),
         )

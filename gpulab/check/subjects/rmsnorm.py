@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from gpulab.check.subjects.rows import Mistake, Rows, mutant
+from gpulab.formats import get
+from gpulab.numerics.rounding import through
 from gpulab.ops.rmsnorm import EPS, RMSNORM, RmsNorm
 from gpulab.ops.rows import RowOp
 from gpulab.ops.rows_arith import EXACT, PLAIN, Stepwise
@@ -77,6 +79,7 @@ def _stored_y(op: RowFormula, contract: RowContract, values: Values) -> dict[str
     return {"residual_out": op.stored_values(PLAIN, contract, values)["y"]}
 
 
+HALF = get("fp16")
 ROOT = "rstd = rsqrtf(sum / cols + eps)"
 KNOWN = (
     Mistake("missing-weight", "the weight is not applied", "multiply by weight[column]",
@@ -108,6 +111,9 @@ KNOWN = (
     Mistake("rounded-sum", "the sum x + residual is rounded to storage before it is normalised",
             "normalise the float32 sum; only residual_out is rounded", mutant("other_sum"),
             bits=True),
+    Mistake("narrow-arithmetic", "rstd is rounded to half before it is multiplied",
+            "keep rstd in float; only s * rstd is rounded",
+            _from_scale(lambda m, n: through(HALF, 1 / np.sqrt(m + EPS_F32))), bits=True),
     Mistake("missing-cast", "the normalised value is not rounded to half before the weight",
             "y = __float2half(s * rstd) * weight, both factors in half's precision",
             mutant("no_cast"), bits=True),

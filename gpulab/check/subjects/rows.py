@@ -17,6 +17,7 @@ from gpulab.check.evidence import Diagnosis
 from gpulab.check.hypotheses import (
     EXPLAINED,
     Evidence,
+    Hypothesis,
     constant,
     misplaced,
     scaled,
@@ -94,6 +95,7 @@ class Rows(Subject):
         known: its mistakes, the likeliest first.
         view: how a wrong sum shows in its results (``rows_arithmetic``).
         store: the statement that stores a result.
+        special: hypotheses of its own about a result that is not finite where it is wrong.
         partial: outputs before their last roundings where sums see some columns only.
     """
 
@@ -107,6 +109,7 @@ class Rows(Subject):
         view: rows_arithmetic.View,
         store: str,
         partial: Partial | None = None,
+        special: Sequence[Hypothesis] = (),
     ) -> None:
         self.partial = partial or _seen
         self.op, self.known, self.view, self.store = op, known, view, store
@@ -114,7 +117,7 @@ class Rows(Subject):
             hidden_special, swapped, self._mistaken, zeros, constant, misplaced,
             self._part_of_the_row, scaled, self._bits, self._narrow, self._row_by_row,
         )  # fmt: skip
-        self.special = (masked, self._mistaken)
+        self.own, self.special = special, (masked, *special, self._mistaken)
         self.subtle = (self._bits, self._narrow)
 
     def data(self, setting: Setting) -> RowData:
@@ -150,7 +153,7 @@ class Rows(Subject):
         """See ``Subject``."""
 
         def again(op: RowOp) -> Rows:
-            return Rows(op, self.known, self.view, self.store, self.partial)
+            return Rows(op, self.known, self.view, self.store, self.partial, self.own)
 
         return tuple(rows_beyond.cases(self, setting, again))
 

@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.check.subject import Beyond, Setting, Subject
+from gpulab.check.subject import Arrays, Beyond, Setting, Subject
 from gpulab.formats import decode, encode
 from gpulab.ops.crossentropy import IGNORE_INDEX
 from gpulab.ops.layernorm import LayerNorm
 from gpulab.ops.rmsnorm import RmsNorm
+from gpulab.ops.rows_families import held
 from gpulab.ops.rows_logsum import LogSumOp
 
 if TYPE_CHECKING:
     from gpulab.check.subjects.rows import Rows
     from gpulab.ops.rows import RowOp
 
-_SIZES = 83
+_SIZES, _ABOVE = 83, 97
+ABOVE = 1e4
+"""Of a column that is far above the others: e^x of it overflows in double too."""
 
 
 def cases(subject: Rows, setting: Setting, again: Callable[[RowOp], Subject]) -> Iterator[Beyond]:
@@ -56,8 +59,27 @@ def cases(subject: Rows, setting: Setting, again: Callable[[RowOp], Subject]) ->
         fix = "start the maximum at -INFINITY or -FLT_MAX, which no number of x is below"
         x = encode(row.name, low)
         yield Beyond("rows far below zero", {**inputs, "x": x}, text, fix, "missing-max")
+        yield _one_far_above(subject, setting, inputs)
     if "labels" in inputs:
         yield _other_ignored(inputs, setting, int(rng.integers(setting.dims["cols"])))
+
+
+def _one_far_above(subject: Rows, setting: Setting, inputs: Arrays) -> Beyond:
+    """Rows of which the maximum stands in the last column, in the first, anywhere, and so on."""
+    row = subject.data(setting).contract.input_row
+    x = decode(row.name, inputs["x"])
+    rows, cols = x.shape
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([setting.seed, _ABOVE])))
+    at = np.array(rng.integers(0, cols, rows))
+    at[0::3], at[1::3] = cols - 1, 0
+    x[np.arange(rows), at] = held(ABOVE, row)
+    return Beyond(
+        "one column far above the others",
+        {**inputs, "x": encode(row.name, x)},
+        "the maximum is not that of the whole row: e^(x - max) overflows",
+        "look for the maximum in all the columns, the last ones and those of all warps too",
+        "missing-max",
+    )
 
 
 def _other_ignored(inputs: dict[str, np.ndarray], setting: Setting, other: int) -> Beyond:
