@@ -98,18 +98,27 @@ def _show_scaling(session: Session, dims: Mapping[str, int], seed: int) -> None:
         session.emit(row)
     if rows and not session.as_json:
         session.say()
+        session.say(scaling.TITLE)
         session.console.print(scaling.table(rows))
+        for note in scaling.notes():
+            session.say(note)
 
 
 @click.command("attention", short_help="softmax(Q K^T / sqrt(d)) V: kernels, lessons, times.")
 @click.option("--batch", type=int, help="Batch entries (default 2 on a card, 1 emulated).")
-@click.option("--heads", type=int, help="Query heads (default 16 on a card, 2 emulated).")
+@click.option(
+    "--heads", type=int, help="Query heads (default 16 on a card, 2 emulated, or --kv-heads)."
+)
 @click.option("--kv-heads", type=int, help="Key and value heads; divides --heads (default: all).")
 @click.option("--seq-q", type=int, help="Queries (default 2048 on a card, 77 emulated).")
 @click.option("--seq-k", type=int, help="Keys (default: as many as queries).")
 @click.option("--head-dim", type=int, help="Columns, 1 .. 256 (default 128 on a card, else 64).")
-@click.option("--causal", is_flag=True, help="No key behind the query, aligned at the last ones.")
-@click.option("--window", type=int, help="Only keys nearer than this many positions.")
+@click.option(
+    "--causal", is_flag=True, help="No later key; the last query is at the place of the last key."
+)
+@click.option(
+    "--window", type=int, help="Only keys nearer than this many positions, before or after."
+)
 @click.option("--bias", is_flag=True, help="An additive bias for every head.")
 @click.option("--mask", is_flag=True, help="A boolean mask; some queries see no key at all.")
 @click.option("--runs", type=int, default=10, show_default=True, help="Timed runs (card).")

@@ -19,6 +19,7 @@ from gpulab.lab.runner import KernelRunner
 from gpulab.numerics.cache import Cache
 from gpulab.numerics.errors import rms
 from gpulab.ops.attention import ATTENTION
+from gpulab.ops.attention_contract import FP8_BLOCK
 from gpulab.ops.attention_data import Data
 from gpulab.ops.attention_families import get_family
 from gpulab.ops.attention_measure import of_piece
@@ -80,12 +81,22 @@ def _row(
     }
 
 
+TITLE = "fp8 attention: rms over queries of rms error / rms value, against float64"
+
+
+def notes() -> list[str]:
+    """What the rows and columns of the table are."""
+    families = "; ".join(f"{name}: {get_family(name).about}" for name in FAMILIES)
+    return [
+        f"block-scaled: a scale for every {FP8_BLOCK} rows of Q, K and V along the sequence; "
+        f"tensor-scaled: one for all rows of a head, the same where there are at most {FP8_BLOCK}",
+        f"rotated: Q and K times a random Hadamard matrix before they are stored; {families}",
+    ]
+
+
 def table(rows: list[dict[str, Any]]) -> Table:
     """Scaling by family: the relative rms error."""
-    shown = Table(
-        title="fp8 attention: rms over queries of rms error / rms value, against float64",
-        title_justify="left", box=None, pad_edge=False,
-    )  # fmt: skip
+    shown = Table(box=None, pad_edge=False)
     shown.add_column("scales")
     shown.add_column("Q and K")
     for family in FAMILIES:

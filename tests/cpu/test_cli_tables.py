@@ -9,7 +9,7 @@ from rich.console import Console
 
 from gpulab.cli import main
 from gpulab.cli.session import print_counters
-from gpulab.lab import render
+from gpulab.lab import render, scaling
 from gpulab.runtime import doctor
 from gpulab.runtime.doctor import Finding
 
@@ -113,3 +113,14 @@ def test_a_row_that_did_not_build_has_no_share_of_a_bound():
     assert render.share(LESSON | error, "contract_gate") == "-"
     assert render.share(LESSON, "contract_gate") == "not finite"
     assert render.share(LESSON, "arithmetic_gate") == "3.25"
+
+
+def test_what_scales_are_worth_is_said_with_what_they_are():
+    text = " ".join(scaling.notes())
+    for said in (
+        "every 64 rows",
+        "the same where there are at most 64",
+        "rotated: ",
+        "outlier_row: ",
+    ):
+        assert said in text
