@@ -26,7 +26,8 @@ class Occupancy:
         blocks_per_sm: resident blocks; 0 means the kernel cannot be launched at all.
         warps_per_sm: resident warps.
         max_warps_per_sm: the most the architecture holds.
-        limited_by: the resources that allow no further block, in the order of ``RESOURCES``.
+        limited_by: the resources that allow no further block, in the order of ``RESOURCES``; not
+            one that the kernel does not use.
         limits: blocks that each resource alone would allow (ncu's ``launch__occupancy_limit_*``).
     """
 
@@ -71,11 +72,19 @@ def occupancy(arch: Arch, threads: int, registers: int, shared_bytes: int = 0) -
         "shared memory": _by_shared(arch, shared_bytes),
     }
     blocks = min(limits.values())
+    unused = {
+        name
+        for name, taken in (
+            ("registers", registers),
+            ("shared memory", shared_bytes + arch.shared_reserved_bytes),
+        )
+        if taken == 0
+    }
     return Occupancy(
         blocks_per_sm=blocks,
         warps_per_sm=blocks * warps,
         max_warps_per_sm=arch.max_warps_per_sm,
-        limited_by=tuple(name for name in RESOURCES if limits[name] == blocks),
+        limited_by=tuple(n for n in RESOURCES if limits[n] == blocks and n not in unused),
         limits=limits,
     )
 

@@ -33,6 +33,11 @@ from gpulab.errors import UsageError
         # sm_75: 32 warps, no reserve: 32 KiB twice in 64 KiB, 4 blocks of 8 warps by warps.
         ((7, 5), 256, 32, 32 * 1024, 2, ("shared memory",)),
         ((7, 5), 256, 64, 0, 4, ("warps", "registers")),
+        # sm_75: 16 blocks; without shared memory and a reserve it is not what limits them.
+        ((7, 5), 32, 34, 0, 16, ("blocks",)),
+        ((7, 5), 64, 0, 0, 16, ("warps", "blocks")),
+        # Where 4 KiB fit 16 times in 64 KiB both do.
+        ((7, 5), 32, 34, 4096, 16, ("blocks", "shared memory")),
         # sm_75 units are 256 bytes: 5461 -> 5632, 11 times in 65536 (12 if bytes counted singly).
         ((7, 5), 64, 32, 5461, 11, ("shared memory",)),
         # sm_86/89: 48 warps: 5 blocks of 9 warps (288 threads); 56 regs = 1792: 9 * 4 = 36 warps.
