@@ -46,7 +46,7 @@ def print_page(console: Console, record: Record) -> None:
             text = f"  first wrong element: \\[{at}]"
             if record["got"] is not None:
                 text += f": got {number(record['got'])}, wanted {number(record['wanted'])} within "
-                text += number(record["bound"])
+                text += f"{number(record['bound'])} before it is rounded"
             console.print(text, highlight=False)
         if found["fix"]:
             console.print(f"  next: {escape(found['fix'])}", highlight=False)
@@ -79,12 +79,17 @@ def _stages(console: Console, record: Record) -> None:
         console.print(table)
 
 
+def _share(fraction: float | None) -> str:
+    """Of a bound that an error uses; none is recorded where the result is not finite."""
+    return "not finite" if fraction is None else number(fraction)
+
+
 def _numbers(console: Console, record: Record) -> None:
     if record.get("max_abs_err") is not None:
         gate, own = record["contract_gate"], record["arithmetic_gate"]
         console.print(
             f"  max abs err {number(record['max_abs_err'])}, gate fraction "
-            f"{number(gate['fraction'])}, arithmetic fraction {number(own['fraction'])}",
+            f"{_share(gate['fraction'])}, arithmetic fraction {_share(own['fraction'])}",
             highlight=False,
         )
     for claim in record.get("claims") or []:

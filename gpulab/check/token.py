@@ -50,7 +50,10 @@ def parse(text: str) -> Token:
     for part in match["dims"].split(","):
         name, value = re.fullmatch(r"([a-z_]+)(\d+)", part).groups()  # type: ignore[union-attr]
         if not 0 <= int(value) <= 1 << 20:
-            raise UsageError(f"{text!r}: {name} = {value} is outside 0 .. {1 << 20}")
+            raise UsageError(
+                f"{text!r}: {name} = {value} is outside 0 .. {1 << 20}",
+                fix="copy the token whole from the checker's output",
+            )
         dims[name] = int(value)
     capability = arch.parse(match["capability"])
     return Token(match["exercise"], int(match["seed"], 16), dims, match["device"], capability)

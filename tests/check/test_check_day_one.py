@@ -224,6 +224,17 @@ def test_a_replay_can_be_pasted():
     assert out.getvalue().endswith("--replay a:1\n")
 
 
+def test_a_bound_is_of_what_is_not_rounded_yet_and_no_share_of_it_is_a_result_that_is_not_finite():
+    record = {"file": "k.cu", "verdict": "FAIL", "reason": "", "stages": [], "max_abs_err": 0.5}
+    record |= {"diagnosis": {"slug": "nan", "text": "", "fix": ""}, "first_bad_index": [0, 3]}
+    record |= {"got": "nan", "wanted": 0.25, "bound": 1e-6}
+    record |= {"contract_gate": {"fraction": 0.5}, "arithmetic_gate": {"fraction": None}}
+    out = io.StringIO()
+    page.print_page(Console(file=out, width=120), record)
+    assert "[0, 3]: got nan, wanted 0.25 within 1e-06 before it is rounded\n" in out.getvalue()
+    assert "gate fraction 0.5, arithmetic fraction not finite\n" in out.getvalue()
+
+
 def test_a_compiler_error_shows_the_learners_line(submitted):
     shown = screen(submitted(edited("float sum = 0.0f;", "float sum = undefined_name;")))
     assert "undefined_name" in shown
