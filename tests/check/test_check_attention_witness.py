@@ -78,3 +78,16 @@ def test_a_result_without_the_small_term_at_all_tells_nothing():
                           "lse": np.zeros(shape[:3], np.float32)}, True)  # fmt: skip
 
     assert witness.look(zeros) == witness.Widths(1, 1)
+
+
+def test_scores_with_another_scale_tell_nothing():
+    _, values, weights = witness.inputs()
+
+    def other(inputs, *, poison):
+        shape = (1, 2, witness.WEIGHT_BITS)
+        out, lse = np.zeros((*shape, witness.HEAD_DIM), np.float16), np.zeros(shape, np.float32)
+        out[0, 0] = values.ravel()
+        lse[0, 1] = np.log1p(np.expm1(weights) ** 1.06)  # sqrt(72 / 64)
+        return RunResult({"out": out, "lse": lse}, True)
+
+    assert witness.look(other) == witness.Widths(witness.VALUE_BITS, 1)

@@ -22,6 +22,14 @@ WRONG = Path(__file__).resolve().parents[1] / "submissions" / "wrong"
          "convert each element to float"),
         ("dequant-int4/flushed-subnormals/halves_by_hand.cu", "flushed-subnormals",
          "A below the smallest normal number: subnormal", "__half2float"),
+        ("softmax/missing-max/last_columns_left_out.cu", "missing-max",
+         "one column far above the others: the", "in all the columns"),
+        ("attention/no-max/from_minus_10000.cu", "no-max", "scores far below zero: the",
+         "-FLT_MAX"),
+        ("fp16-matmul/nonfinite/last_term_again.cu", "nonfinite", "infinity in the last term",
+         "zeros of both"),
+        ("fp16-matmul/nonfinite/skips_zeros.cu", "nonfinite", "infinity in the last term",
+         "skip no zero"),
     ],
 )  # fmt: skip
 def test_what_the_gates_do_not_use(path, slug, text, fix, judged):
@@ -31,6 +39,13 @@ def test_what_the_gates_do_not_use(path, slug, text, fix, judged):
     assert text in result.diagnosis.text
     assert fix in result.diagnosis.fix
     assert "replay" in result.facts
+
+
+def test_a_counter_that_is_set_back_is_not_what_a_launch_leaves_behind(judged):
+    result = judged(WRONG.parent / "correct" / "rmsnorm" / "last_block.cu", timed=False)
+    assert result.verdict == "PASS", result.diagnosis
+    (state,) = [s for s in result.stages if s.name == "state"]
+    assert (state.status, state.text) == ("PASS", "parts change, the result does not")
 
 
 def test_subnormal_scales_are_asked_for_too(judged, tmp_path):
@@ -77,3 +92,20 @@ ROWS = ("softmax", "logsoftmax", "crossentropy", "rmsnorm", "layernorm")
 
 def test_a_group_of_int4_is_no_power_of_two_somewhere():
     assert any(g & (g - 1) for g in asked("dequant-int4", "group"))
+
+
+@pytest.mark.parametrize("name", sorted(exercises.catalogue()))
+def test_each_dim_is_one_where_others_are_not(name):
+    exercise = exercises.get(name)
+    free = [d for d in exercise.dims if d not in ("batch", "heads", "causal", "group")]
+    looked = [s.dims for s in (*exercise.shapes, exercise.longest)]
+    for dim in free:
+        others = [d for d in free if d != dim]
+        assert any(s[dim] == 1 and max(s[d] for d in others) > 1 for s in looked), dim
+
+
+@pytest.mark.parametrize("name", sorted(exercises.catalogue()))
+def test_a_buffer_of_twice_what_is_timed_is_too_small_for_the_longest(name):
+    exercise = exercises.get(name)
+    (grown,) = [d for d in exercise.dims if exercise.longest.dims[d] > exercise.timed[d]]
+    assert exercise.longest.dims[grown] > 2 * exercise.timed[grown]

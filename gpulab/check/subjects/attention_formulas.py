@@ -166,6 +166,12 @@ def only(use: Mask, head: Head) -> Pair:
     return seen(head, head.seen & use)
 
 
+def whole_tiles(tile: int, head: Head) -> Pair:
+    """The keys that a query sees, but for the last ones that are no whole tile."""
+    kept = head.seen.sum(axis=1, keepdims=True) // tile * tile
+    return only(np.arange(head.seen.shape[1]) < kept, head)
+
+
 def columns(kept: int, head: Head) -> Pair:
     """Scores sum the first columns only."""
     q = np.where(np.arange(head.q.shape[1]) < kept, head.q, 0.0)

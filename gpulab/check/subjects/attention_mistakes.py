@@ -178,6 +178,9 @@ def _dropped(view: View) -> Iterator[Known]:
         text = f"{missing} key is missing" if missing else f"only the first {kept} keys are seen"
         yield ("dropped-terms", text, fix,
                partial(view.results, partial(formulas.only, use)))  # fmt: skip
+    for tile in TILES[:-1] if view.data.dims["causal"] else ():
+        yield ("dropped-terms", f"a query sees whole tiles of {tile} keys only", fix,
+               partial(view.results, partial(formulas.whole_tiles, tile)))  # fmt: skip
     for tile in TILES[:-1]:
         for kept in dict.fromkeys((columns // tile * tile, tile)):
             if 0 < kept < columns:

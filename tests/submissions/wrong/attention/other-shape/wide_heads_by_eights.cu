@@ -1,13 +1,13 @@
 // gpulab: exercise=attention
 // gpulab: block=32 grid=seq_q,heads,batch
 //
-// A warp a query; wide heads of whole vectors take keys by eights and lose the last ones.
+// A warp a query; wide heads of whole vectors, but no whole tiles, lose the last of keys by eights.
 #include <cuda_fp16.h>
 extern "C" __global__ void attention(const __half* q, const __half* k, const __half* v, __half* out, float* lse, int batch, int heads, int seq_q, int seq_k, int head_dim, int causal) {
     int lane = threadIdx.x, row = blockIdx.x;
     size_t head = (size_t)blockIdx.z * heads + blockIdx.y;
     q += (head * seq_q + row) * head_dim; k += head * seq_k * head_dim; v += head * seq_k * head_dim; out += (head * seq_q + row) * head_dim;
-    bool wide = head_dim % 8 == 0 && head_dim > 64;
+    bool wide = head_dim % 8 == 0 && head_dim % 32 && head_dim > 64;
     int seen = causal ? row + seq_k - seq_q + 1 : seq_k;
     if (seen < 0) seen = 0;
     if (wide) seen = seen / 8 * 8;  // keys by eights; the tail is forgotten
