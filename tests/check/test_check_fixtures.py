@@ -1,7 +1,7 @@
 """A covering sample of the fixtures; ``scripts/check_fixtures.py`` judges all of them.
 
-Every exercise has its solution and starter here, every fourth one in Numba too, and a right
-submission; every diagnosis that a folder names has one wrong submission.
+Every exercise has its solution and starter here, every fourth one in Numba too, every second one a
+right submission; every diagnosis that a folder names has one wrong submission.
 """
 
 import json
@@ -35,7 +35,7 @@ def sample():
         wanted = rest.endswith(".cu") or rest in numba
         if kind in ("solution", "starter") and wanted:
             chosen.append(one)
-    for name in NAMES:
+    for name in NAMES[::2]:
         styles = [f for f in ALL if f.name.startswith(f"correct/{name}/") and is_cheap(f)]
         chosen += styles[:1]
     used = dict.fromkeys(NAMES, 0)
