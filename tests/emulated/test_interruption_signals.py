@@ -66,6 +66,7 @@ def test_a_process_that_compiles_is_deaf_from_its_start_and_ends_with_the_comman
         assert worker.is_alive()
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert gone(worker)
+    assert worker.exitcode in (None, -signal.SIGKILL)  # None: the pool has reaped it
 
 
 def gone(worker, seconds=20):
