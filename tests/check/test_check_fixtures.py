@@ -49,10 +49,10 @@ def sample():
 
 @pytest.mark.parametrize("one", sample(), ids=lambda one: one.name)
 def test_a_fixture_gets_what_it_should(one, cache):
-    # Every second solution: the right ones are much the same there, and the script has them all.
+    # Every fourth solution: the right ones are much the same there, and the script has them all.
     timed = one.path.suffix == ".cu" and (
         one.name.startswith(("wrong/", "starter/"))
-        or one.name in [f"solution/{name}.cu" for name in NAMES[1::2]]
+        or one.name in [f"solution/{name}.cu" for name in NAMES[1::4]]
     )
     line = judge(one, Options(seed=SEED, timed=timed), cache, isolated=False)
     assert line["agrees"], (line["verdict"], line["diagnosis"], line["reason"])
