@@ -154,8 +154,8 @@ def _stages(check: Check, submitted: Submitted, shapes: Sequence[Shape]) -> None
     if shapes:
         gather(check)
     try:
-        lucky = unset.judge(check)
-        if lucky:
+        depends = unset.judge(check)
+        if depends:
             measuring.races(check)
         elif shapes:
             _diagnose(check, submitted)
@@ -165,7 +165,7 @@ def _stages(check: Check, submitted: Submitted, shapes: Sequence[Shape]) -> None
         late = (None, check.timed_token, check.longest_token)
         if right and check.options.only in late:
             sampling.sample(check, submitted)
-        if check.options.only is None and check.failing() is None and not lucky:
+        if check.options.only is None and check.failing() is None and not depends:
             speed.times(check, submitted)
             claims.claims(check, submitted)
     except GpulabError as error:

@@ -138,7 +138,7 @@ class Check:
     def watch(self, shape: Shape) -> None:
         """Beside a card: launch once on the emulated device, which stops at what is illegal.
 
-        What it returns is kept: ``unset.judge`` holds it against the card's.
+        What it returns is kept: ``unset.judge`` compares it with a launch that finds other values.
 
         Raises:
             GpulabError: a fault, or a launch shape that no device takes.
