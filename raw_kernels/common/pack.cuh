@@ -55,12 +55,12 @@ Pack<T, kCount> packed(typename Pack<T, kCount>::Memory memory) {
 }
 
 // Elements kCount * index .. of an array whose start is aligned to a whole pack. `once`: read for
-// the last time, first to leave the caches.
+// the last time, and not through L1, which is left to what is read again.
 template <typename T, int kCount>
 Pack<T, kCount> load_pack(const T* from, size_t index, bool once) {
     using Memory = typename Pack<T, kCount>::Memory;
     const Memory* at = reinterpret_cast<const Memory*>(from) + index;
-    return packed<T, kCount>(once ? __ldcs(at) : __ldg(at));
+    return packed<T, kCount>(once ? __ldcg(at) : __ldg(at));
 }
 
 // What is written is not read again here: first to leave the caches. kStays: in its turn, so that what a

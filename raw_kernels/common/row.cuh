@@ -111,14 +111,17 @@ struct Team {
     }
 };
 
-// A parameter of the columns. Where a row says so, its packs of this thread are read once and stay in registers.
+// A parameter of the columns. Where a row says so, its packs of this thread are read once, by bring(), and
+// stay in registers.
 template <class Row, typename W>
 struct OfColumns {
     static constexpr int kVec = Row::kVec, kKept = Row::kOfColumns;
     const W* const from;
     Pack<W, kVec> kept[kKept > 0 ? kKept : 1];
 
-    OfColumns(const Row& row, const W* parameter) : from(parameter) {
+    explicit OfColumns(const W* parameter) : from(parameter) {}
+
+    void bring(const Row& row) {
 #pragma unroll
         for (int i = 0; i < kKept; ++i) {
             if (row.has(i)) kept[i] = load_pack<W, kVec>(from, row.index(i), false);

@@ -80,9 +80,13 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
     Row row(x, rows, cols);
     row.ready();
     if (row.more()) send_next<Variance, true>(row, merge);
-    OfColumns<Row, W> weights(row, weight), biases(row, bias);
+    OfColumns<Row, W> weights(weight), biases(bias);
     for (; row.more(); row.next()) {
         if (row.another()) send_next<Variance, false>(row, merge);
+        if (row.turn == 0) {  // late: they do not hold up the first rows
+            weights.bring(row);
+            biases.bring(row);
+        }
         Part all = row.receive(merge);
         float scale = 1.0f;
         if (row.by_all(!(all.squares < infinity()))) {

@@ -96,7 +96,9 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
     cluster_begin();
     Row row({x}, rows, cols);
     cluster_ready();
-    OfColumns<Row, W> weights(row, weight), biases(row, bias);
+    OfColumns<Row, W> weights(weight), biases(bias);
+    weights.bring(row);
+    biases.bring(row);
     const float count = float(cols);
     for (; row.more(); row.next()) {
         const size_t start = size_t(row.row) * cols;

@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
     Row row(x, rows, cols);
     row.ready();
     if (row.more()) send_next<true>(row);
-    OfColumns<Row, W> weights(row, weight);
+    OfColumns<Row, W> weights(weight);
+    weights.bring(row);
     for (; row.more(); row.next()) {
         if (row.another()) send_next<false>(row);
         float sum = row.receive(Add{}), scale = 1.0f;
