@@ -83,13 +83,16 @@ def _changes(records: Sequence[Record]) -> str:
         return r["op"], r["format"], r["cols"], r["array_bytes"], shape, tuple(changes)
 
     beside = [r for r in records if "yardstick_gb_per_s" in r]
-    shares = {of(r, r.get("changes", ())): r["fraction"] for r in beside}
+    places: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for i, r in enumerate(beside):
+        places[of(r, r.get("changes", ()))].append(i)
     ratios: dict[str, list[float]] = defaultdict(list)
-    for r in beside:
+    for i, r in enumerate(beside):
         for change in r.get("changes", ()):
-            without = shares.get(of(r, [c for c in r["changes"] if c != change]))
-            if without:
-                ratios[change].append(r["fraction"] / without)
+            without = places.get(of(r, [c for c in r["changes"] if c != change]))
+            if without:  # the nearest in the record: of the same run, where that has one
+                near = min(without, key=lambda j: abs(j - i))
+                ratios[change].append(r["fraction"] / beside[near]["fraction"])
     lines = [
         f"- {change}: higher in {sum(x > 1 for x in found)} of {len(found)}; {span(*found)} times "
         f"as much, median {median(found):.3f}"
@@ -100,8 +103,8 @@ def _changes(records: Sequence[Record]) -> str:
     return (
         "\nBlocks of a cluster hand partial results on at the cluster's barrier where nothing else "
         "is said. Its arrival compiles to MEMBAR.ALL.GPU, which waits for the stores of the row "
-        "before, its wait to CCTL.IVALL, which empties the L1. Shares with changed sources, and "
-        "those of the same shape without the change:\n\n" + "\n".join(lines) + "\n"
+        "before, its wait to CCTL.IVALL, which empties the L1. Shares with changed sources, by the "
+        "nearest in the record of the same shape without the change:\n\n" + "\n".join(lines) + "\n"
     )
 
 

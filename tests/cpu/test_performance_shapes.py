@@ -50,3 +50,15 @@ def test_changed_sources_are_compared_in_the_same_shape():
     )
     assert "- a: higher in 1 of 1; 1.15 times as much, median 1.150\n" in text
     assert "- b: higher in 0 of 1; 0.5 times as much, median 0.500\n" in text
+
+
+def test_a_change_is_compared_with_the_nearest_in_the_record():
+    timed = {"yardstick_gb_per_s": 3800.0}
+    text = performance_row_shapes.row_shapes([
+        shape(0.8, 4096, 4, **timed),
+        shape(0.4, 4096, 4, changes=["a"], **timed),
+        shape(0.92, 8192, 4, **timed), shape(0.92, 8192, 4, **timed),
+        shape(0.4, 4096, 4, **timed),  # a later run, of other sources
+        shape(0.6, 4096, 4, changes=["a"], **timed),
+    ])  # fmt: skip
+    assert "- a: higher in 1 of 2; 0.5 to 1.5 times as much, median 1.000\n" in text
