@@ -70,6 +70,8 @@ class Exercise:
         entry: the kernel's name.
         unforeseen: dims of a case that nobody can know beforehand; None: each dim 2 .. 72.
         longest: one with more terms than the size that is timed, where memory of a fixed size ends.
+            In halves it is over 1 KiB longer than twice that size: a card rounds a block's shared
+            memory up, by up to 255 bytes, and a store into what that adds is no fault.
         baseline: the exercise whose solution is the float32 kernel that this one starts from.
         cpp: C++ spelling of a parameter's element type where it is not the format's own.
     """

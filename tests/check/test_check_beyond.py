@@ -108,4 +108,5 @@ def test_each_dim_is_one_where_others_are_not(name):
 def test_a_buffer_of_twice_what_is_timed_is_too_small_for_the_longest(name):
     exercise = exercises.get(name)
     (grown,) = [d for d in exercise.dims if exercise.longest.dims[d] > exercise.timed[d]]
-    assert exercise.longest.dims[grown] > 2 * exercise.timed[grown]
+    # In halves: a card rounds a block's shared memory up, and does not see what ends in there.
+    assert (exercise.longest.dims[grown] - 2 * exercise.timed[grown]) * 2 >= 1024

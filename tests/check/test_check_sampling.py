@@ -156,7 +156,7 @@ def test_more_terms_than_are_timed_are_looked_at_and_replayed(judged, tmp_path):
     few = changed(tmp_path, "t < k", "t < min(k, 2048)")
     result = judged(few)
     assert (result.verdict, result.diagnosis.slug) == ("FAIL", "timed-size")
-    assert "k=4099" in result.diagnosis.text
+    assert "k=4621" in result.diagnosis.text
     only = token.parse(result.facts["replay"])
     again = judged(few, only=only, seed=only.seed)
     assert (again.verdict, again.diagnosis) == ("FAIL", result.diagnosis)
@@ -177,7 +177,7 @@ def test_a_buffer_of_the_size_that_is_timed_ends_there(judged):
     assert (result.verdict, result.diagnosis.slug, result.exit_code) == (
         "FAIL", "out-of-bounds", 6,
     )  # fmt: skip
-    assert "8203" in result.facts["replay"]
+    assert "9227" in result.facts["replay"]
 
 
 def test_blocks_that_take_too_long_leave_it_to_a_card(judged, monkeypatch):
