@@ -1,7 +1,8 @@
 // gpulab: exercise=attention
 // gpulab: block=128 grid=ceil(seq_q/4),heads,batch shared=0
 //
-// Tiles have room for heads of 112 columns.
+// Tiles have room for heads of 112 columns. The order of two arrays is the compiler's:
+// in one struct the query follows the tile everywhere.
 #include <cuda_fp16.h>
 
 #define WARPS 4
@@ -22,8 +23,10 @@ __device__ void bring(float (*tile)[MOST + 1], const __half* from, int first, in
 extern "C" __global__ void attention(const __half* q, const __half* k, const __half* v, __half* out,
                                      float* lse, int batch, int heads, int seq_q, int seq_k,
                                      int head_dim, int causal) {
-    __shared__ float tile[KEYS][MOST + 1];
-    __shared__ float query[WARPS][MOST];
+    __shared__ struct {
+        float tile[KEYS][MOST + 1];
+        float query[WARPS][MOST];
+    } held;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     size_t head = (size_t)blockIdx.z * heads + blockIdx.y;
     int row = blockIdx.x * WARPS + warp;
@@ -32,7 +35,7 @@ extern "C" __global__ void attention(const __half* q, const __half* k, const __h
 
     float scale = 1.0f / sqrtf((float)head_dim);
     for (int d = lane; d < head_dim && row < seq_q; d += 32) {
-        query[warp][d] = __half2float(q[(head * seq_q + row) * head_dim + d]) * scale;
+        held.query[warp][d] = __half2float(q[(head * seq_q + row) * head_dim + d]) * scale;
     }
     __syncwarp();
     int seen = row >= seq_q ? 0 : causal ? min(seq_k, row + seq_k - seq_q + 1) : seq_k;
@@ -40,11 +43,11 @@ extern "C" __global__ void attention(const __half* q, const __half* k, const __h
     float sums[(MOST + 31) / 32] = {};
     float largest = -INFINITY, total = 0.0f;
     for (int first = 0; first < seq_k; first += KEYS) {
-        bring(tile, k, first, seq_k, head_dim);
+        bring(held.tile, k, first, seq_k, head_dim);
         float x = -INFINITY;
         if (first + lane < seen) {
             x = 0.0f;
-            for (int d = 0; d < head_dim; ++d) x += query[warp][d] * tile[lane][d];
+            for (int d = 0; d < head_dim; ++d) x += held.query[warp][d] * held.tile[lane][d];
         }
         float top = x;
         for (int step = 16; step > 0; step /= 2) {
@@ -56,12 +59,12 @@ extern "C" __global__ void attention(const __half* q, const __half* k, const __h
         for (int step = 16; step > 0; step /= 2) part += __shfl_xor_sync(0xffffffff, part, step);
         total = total * factor + part;
         largest = top;
-        bring(tile, v, first, seq_k, head_dim);
+        bring(held.tile, v, first, seq_k, head_dim);
         for (int c = 0; c < (MOST + 31) / 32; ++c) sums[c] *= factor;
         for (int j = 0; j < KEYS; ++j) {
             float weight = __shfl_sync(0xffffffff, p, j);
             for (int c = 0; c < (MOST + 31) / 32; ++c) {
-                if (lane + 32 * c < head_dim) sums[c] += weight * tile[j][lane + 32 * c];
+                if (lane + 32 * c < head_dim) sums[c] += weight * held.tile[j][lane + 32 * c];
             }
         }
     }
