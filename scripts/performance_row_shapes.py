@@ -53,7 +53,11 @@ def row_shapes(records: Sequence[Record]) -> str:
         ])  # fmt: skip
     head = "operation | columns | best shape | tried | share | worst | rows an SM | registers"
     head += " | spill bytes" + "".join(f" | best at {size >> 20} MiB" for size in larger)
-    about = f"Arrays of {least_bytes >> 20} MiB where nothing else is said.\n\n"
+    about = (
+        f"Arrays of {least_bytes >> 20} MiB where nothing else is said. Shares are of a copy, or a "
+        "read, by a kernel with four, or eight, accesses of a thread on their way, alike for all "
+        "tries; above, rows are held against the fastest way.\n\n"
+    )
     text = f"{about}{table(head, lines, left=3)}\n{_shape_limits(best)}"
     return text + _larger(best, others) + _changes(records)
 

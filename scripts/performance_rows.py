@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import median
 from typing import NamedTuple
 
 from performance_tables import Record, missed, ran, row_name, span, table
@@ -110,11 +111,40 @@ def row_operations(records: Sequence[Record]) -> str:
     head = " | ".join(["operation | row | wanted", *map(str, columns), "result"])
     about = (
         "Share of the bandwidth of a copy (cross entropy: of a read) of as many bytes, timed in "
-        "turns with the row, by columns; in bold what misses its target. Targets are for "
+        "turns with the row, by columns: of the fastest of those below; in bold what misses its "
+        "target. Targets are for "
         f"{ROW_FORMAT} arrays of {LEAST_BYTES // 10**6} MB and more: where no size is given, of "
         f"less than {2 * LEAST_BYTES // 10**6}.\n\n"
     )
-    return about + table(head, lines, left=2) + "\n" + _row_limits(there)
+    ways = _ways([r for at in there.values() for r in at.values()])
+    return about + table(head, lines, left=2) + "\n" + ways + _row_limits(there)
+
+
+def _ways(records: Sequence[Record]) -> str:
+    """How fast each way to copy, or read, as many bytes was beside the rows."""
+    speeds: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for r in records:
+        beside = r.get("bandwidth") or {}
+        for way, speed in beside.get("ways_gb_per_s", {}).items():
+            about = float(f"{beside['moved_bytes']:.1e}")  # parameters add little
+            speeds[beside["of"], about][way].append(speed)
+    if not speeds:
+        return ""
+    names = list(dict.fromkeys(way for at in speeds.values() for way in at))
+    lines = []
+    for (of, moved), at in sorted(speeds.items()):
+        medians = {way: median(found) for way, found in at.items()}
+        best = max(medians.values())
+        cells = [
+            "" if (x := medians.get(way)) is None else f"**{x:.0f}**" if x == best else f"{x:.0f}"
+            for way in names
+        ]
+        lines.append([of, f"{moved / 1e6:.0f}", *cells])
+    head = " | ".join(["traffic | MB", *names])
+    about = (
+        "GB/s of the traffic beside the rows, median of the turns with each row, by its way:\n\n"
+    )
+    return about + table(head, lines, left=1) + "\n"
 
 
 def _cell(record: Record | None, least: float | None) -> str:

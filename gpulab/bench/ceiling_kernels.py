@@ -26,7 +26,9 @@ WGMMA_FORMATS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "int8")
 MMA_WARPS, MMA_TILE, MMA_K_BYTES = 8, (64, 32), 32
 WGMMA_GROUPS, WGMMA_TILE, WGMMA_K_BYTES = 2, (64, 256), 128
 FMA_THREADS, FMA_CHAINS = 256, 16
-MEMORY_THREADS, PIECES_A_COPY, PIECE_BYTES = 256, 4, 16
+MEMORY_THREADS, PIECE_BYTES = 256, 16
+ACCESSES = {"read": (4, 2, 8), "copy": (1, 2, 4)}
+"""Accesses of a thread that are on their way together. The first is the ceiling's."""
 BLOCKS_AN_SM = {"mma.sync": 1, "wgmma": 1, "fma": 4, "read": 8}
 """Blocks a multiprocessor is given: enough independent work to hide every latency."""
 
@@ -84,6 +86,7 @@ class Ceiling:
         build: what to compile.
         params: of the device function; its last array is the output.
         work: the launch of a size.
+        accesses: of a thread that are on their way together, where memory is accessed.
     """
 
     kind: str
@@ -93,6 +96,7 @@ class Ceiling:
     build: RawBuild
     params: tuple[Param, ...]
     work: Callable[[Size], Work]
+    accesses: int = 0
 
     @property
     def label(self) -> str:
@@ -112,7 +116,13 @@ def of_capability(capability: Capability) -> list[Ceiling]:
     for name in WGMMA_FORMATS:
         if (path := get(name).path("wgmma", capability)) is not None:
             found.append(_wgmma(get(name), path))
-    return [*found, _fma(), _read(), _copy()]
+    return [*found, _fma(), *(memory(kind)[0] for kind in ACCESSES)]
+
+
+def memory(kind: str) -> tuple[Ceiling, ...]:
+    """All ways to ``read`` or to ``copy``."""
+    make = {"read": _read, "copy": _copy}[kind]
+    return tuple(make(accesses) for accesses in ACCESSES[kind])
 
 
 def amplitude(row: Format, accumulator: str, k: int, pairs: int) -> int:
@@ -264,7 +274,7 @@ def _memory_params(out: Param) -> tuple[Param, ...]:
     return (read, out, Param("words", "dim", "int32"))
 
 
-def _read() -> Ceiling:
+def _read(accesses: int) -> Ceiling:
     def work(size: Size) -> Work:
         blocks = size.multiprocessors * BLOCKS_AN_SM["read"]
         threads = blocks * MEMORY_THREADS
@@ -275,13 +285,13 @@ def _read() -> Ceiling:
         return Work(plan, {"from": data}, {"words": pieces}, right, moved_bytes=data.nbytes)
 
     params = _memory_params(Param("sums", "out", "int32", ("threads",)))
-    build = RawBuild("ceilings/memory.cu", "ceiling_read")
-    return Ceiling("read", "bytes", "", None, build, params, work)
+    build = RawBuild("ceilings/memory.cu", f"ceiling_read<{accesses}>")
+    return Ceiling("read", "bytes", "", None, build, params, work, accesses)
 
 
-def _copy() -> Ceiling:
+def _copy(accesses: int) -> Ceiling:
     def work(size: Size) -> Work:
-        share = MEMORY_THREADS * PIECES_A_COPY
+        share = MEMORY_THREADS * accesses
         blocks = size.memory_bytes // PIECE_BYTES // share
         data = _random_pieces(blocks * share * PIECE_BYTES)
         plan = LaunchPlan((blocks, 1, 1), (MEMORY_THREADS, 1, 1))
@@ -289,5 +299,5 @@ def _copy() -> Ceiling:
         return Work(plan, {"from": data}, words, data, moved_bytes=2 * data.nbytes)
 
     params = _memory_params(Param("to", "out", "int32", ("words", "four")))
-    build = RawBuild("ceilings/memory.cu", "ceiling_copy")
-    return Ceiling("copy", "bytes", "", None, build, params, work)
+    build = RawBuild("ceilings/memory.cu", f"ceiling_copy<{accesses}>")
+    return Ceiling("copy", "bytes", "", None, build, params, work, accesses)

@@ -19,6 +19,7 @@ from gpulab.bench.ceiling_kernels import Ceiling, Size, Work, of_capability
 from gpulab.bench.compiling import compile_ahead
 from gpulab.errors import BuildError
 from gpulab.lab.render import number, verdict_cell
+from gpulab.registry import LaunchPlan
 from gpulab.runtime.device import POISONS, Device, DeviceArray, Function
 from gpulab.runtime.timing import Clock, Subject, Timing, time_interleaved
 
@@ -55,9 +56,18 @@ class Bound:
         ]
         self.right = device.upload(np.ascontiguousarray(work.right), "right")
         self.output = device.empty(work.right.shape, work.right.dtype, name="output")
-        args: list[DeviceArray | int | float] = [*self.inputs, self.output]
-        args += [work.dims[p.name] for p in ceiling.params if p.role == "dim"]
-        self.launch = device.bind(self.function, work.plan, args)
+        self.args: list[DeviceArray | int | float] = [*self.inputs, self.output]
+        self.args += [work.dims[p.name] for p in ceiling.params if p.role == "dim"]
+        self.launch = device.bind(self.function, work.plan, self.args)
+
+    def otherwise(self, ceiling: Ceiling, plan: LaunchPlan) -> Callable[[], object]:
+        """What launches another kernel, which has the same result, on these arrays.
+
+        Raises:
+            BuildError: it does not compile for the device.
+        """
+        function = self.device.build(ceiling.build, ceiling.params)
+        return self.device.bind(function, plan, self.args)
 
     def refill(self, turn: int) -> None:
         """Fill the output with poison."""

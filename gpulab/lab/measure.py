@@ -35,13 +35,14 @@ class Yardstick:
     Args:
         of: the kind of traffic, in one word (``copy``, ``read``).
         moved_bytes: bytes that one launch reads and writes.
-        subject: how it is launched, and how its result is verified.
+        subjects: by the way it is done, how that is launched, and how its result is verified. Rows
+            are compared with the fastest.
         free: releases its memory.
     """
 
     of: str
     moved_bytes: int
-    subject: Subject
+    subjects: Mapping[str, Subject]
     free: Callable[[], object]
 
 
@@ -206,7 +207,7 @@ def time_rows(
             if yardstick is not None and moved not in beside:
                 beside[moved] = yardstick(device, clock, moved)
                 held.callback(beside[moved].free)
-                subjects[_beside(moved)] = beside[moved].subject
+                subjects |= {_beside(moved, w): s for w, s in beside[moved].subjects.items()}
         timings = timing.time_interleaved(clock, subjects, runs=runs, warmup=warmup)
     for runner, record in ready:
         _fill_in(record, runner, timings, beside)
@@ -236,25 +237,30 @@ def _fill_in(
             "tflops": flops / alone.summary.median * 1e-9,
         }
     if moved in beside:
-        other = timings[_beside(moved)]
-        wrong += [f"the {beside[moved].of} timed beside it is wrong: {x}" for x in other.wrong]
-        record["bandwidth"] = _share(record["gb_per_s"], beside[moved], other)
+        others = {way: timings[_beside(moved, way)] for way in beside[moved].subjects}
+        told = f"the {beside[moved].of} timed beside it is wrong: "
+        wrong += [told + x for other in others.values() for x in other.wrong]
+        record["bandwidth"] = _share(record["gb_per_s"], beside[moved], others)
     if wrong:
         record["verdict"] = "FAIL"
         record["reason"] = wrong[0]
 
 
-def _beside(moved_bytes: int) -> str:
-    return f"beside {moved_bytes} bytes"
+def _beside(moved_bytes: int, way: str) -> str:
+    return f"beside {moved_bytes} bytes: {way}"
 
 
-def _share(gb_per_s: float, yardstick: Yardstick, taken: Timing) -> Record:
-    """The record of a yardstick, with the row's speed as a share of it."""
-    there = yardstick.moved_bytes / taken.summary.median * 1e-6
+def _share(gb_per_s: float, yardstick: Yardstick, ways: Mapping[str, Timing]) -> Record:
+    """The record of a yardstick, with the row's speed as a share of its fastest way."""
+    speeds = {w: yardstick.moved_bytes / t.summary.median * 1e-6 for w, t in ways.items()}
+    way = max(speeds, key=speeds.__getitem__)
+    there, taken = speeds[way], ways[way]
     return {
         "of": yardstick.of,
+        "way": way,
         "moved_bytes": yardstick.moved_bytes,
         "gb_per_s": there,
+        "ways_gb_per_s": speeds,
         "time_ms": taken.time_ms(),
         "method": taken.method,
         "l2": taken.l2,

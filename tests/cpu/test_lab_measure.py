@@ -153,7 +153,7 @@ class Stepped(FakeRunner):
         return [*(count for _ in self.steps), kernel]
 
 
-def timed(monkeypatch, *runners, yardstick=None):
+def timed(monkeypatch, *runners, yardstick=None, ways=None):
     """Records of rows whose parts take a millisecond each; of a yardstick it takes one to four."""
 
     def taken(clock, subjects, runs, warmup):
@@ -163,7 +163,8 @@ def timed(monkeypatch, *runners, yardstick=None):
             subject.refill(0)
             subject.launch(0)
             parts = sum(r.ran for r in runners) - before
-            ms = [float(parts)] if parts else [1.0, 2.0, 4.0]
+            told = (ways or {}).get(name.rpartition(": ")[2], [1.0, 2.0, 4.0])
+            ms = [float(parts)] if parts else told
             found[name] = Timing("events", 1, "flushed", 1, 0, 0, 1, samples_ms=ms)
             found[name].wrong = [w for w in (subject.verify(0),) if w]
         return found
@@ -183,7 +184,7 @@ def test_a_row_is_given_as_a_share_of_what_was_timed_beside_it(monkeypatch, wron
 
     def copy(device, clock, nbytes):
         subject = Subject(lambda i: None, 1, nbytes, verify=lambda i: wrong)
-        return Yardstick("copy", nbytes, subject, lambda: freed.append(nbytes))
+        return Yardstick("copy", nbytes, {"alone": subject}, lambda: freed.append(nbytes))
 
     (record,) = timed(monkeypatch, Stepped("plain", []), yardstick=copy)
     moved = 4 * (5 * 3 + 3 * 4 + 5 * 4)  # bytes of a, b and c
@@ -196,6 +197,26 @@ def test_a_row_is_given_as_a_share_of_what_was_timed_beside_it(monkeypatch, wron
     assert ("the copy timed beside it is wrong: byte 3 differs" in str(record.get("reason"))) == (
         wrong is not None
     )
+
+
+WAYS = {"slow": [3.0], "fast": [0.5], "also": [1.0]}
+"""Milliseconds."""
+
+
+@pytest.mark.parametrize("wrong", [None, "byte 3 differs"])
+def test_the_fastest_way_counts_and_every_way_has_to_be_right(monkeypatch, wrong):
+    def copy(device, clock, nbytes):
+        plain = Subject(lambda i: None, 1, nbytes)
+        bad = Subject(lambda i: None, 1, nbytes, verify=lambda i: wrong)
+        return Yardstick("copy", nbytes, {"slow": bad, "fast": plain, "also": plain}, lambda: None)
+
+    (record,) = timed(monkeypatch, Stepped("plain", []), yardstick=copy, ways=WAYS)
+    beside = record["bandwidth"]
+    assert beside["way"] == "fast"
+    assert beside["fraction"] == pytest.approx(0.5)
+    speeds = beside["ways_gb_per_s"]
+    assert speeds["fast"] == beside["gb_per_s"] == pytest.approx(6 * speeds["slow"])
+    assert record.get("verdict") == ("FAIL" if wrong else None)
 
 
 def test_a_row_with_steps_is_timed_with_and_without_them(monkeypatch):

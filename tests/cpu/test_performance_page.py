@@ -297,3 +297,19 @@ def test_the_plot_is_left_out_where_matplotlib_is_not(monkeypatch, tmp_path, cap
     monkeypatch.setattr(sys, "argv", ["update_performance.py", "--check"])
     (tmp_path / "page.md").write_text("else")
     assert update_performance.main() == 1
+
+
+def test_the_ways_of_the_traffic_stand_below_the_rows():
+    def beside(**speeds):
+        best = max(speeds, key=speeds.__getitem__)
+        return {"of": "copy", "way": best, "moved_bytes": 128 << 20, "fraction": 0.95,
+                "ways_gb_per_s": speeds}  # fmt: skip
+
+    text = row_tables.row_operations([
+        share(0.95, 4096, bandwidth=beside(one=3900.0, two=3800.0)),
+        share(0.95, 8192, bandwidth=beside(one=3700.0, two=3800.0)),
+        share(0.95, 32768, bandwidth=beside(one=3950.0, two=3810.0)),
+    ])  # fmt: skip
+    assert "| traffic | MB | one | two |" in text
+    assert "| copy | 130 | **3900** | 3800 |" in text, "medians, the fastest in bold"
+    assert "traffic |" not in row_tables.row_operations([share(0.95)])

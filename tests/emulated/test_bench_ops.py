@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from gpulab.bench import bandwidth
+from gpulab.bench import bandwidth, ceiling_kernels
 from gpulab.bench.ceilings import Bound
 from gpulab.cli import bench_ops, main
 from gpulab.runtime.emulated import EmulatedDevice
@@ -20,6 +20,11 @@ class Pretended(EmulatedDevice):
     """Says that it is a card."""
 
     kind = "cuda"
+
+    def bind_library(self, label, start, arrays):
+        to, source = arrays
+        assert label == "a copy"
+        return lambda: self.machine.write(to.handle, self.download(source).tobytes())
 
 
 class Clock:
@@ -75,6 +80,8 @@ def test_a_row_is_told_in_gb_per_s_and_as_a_share_of_a_copy(card, tmp_path):
     assert record["gb_per_s"] == pytest.approx(moved / 1e-3 * 1e-9)
     copied = 2 * bandwidth.least_bytes("copy", 1)
     assert record["bandwidth"]["of"] == "copy"
+    ways = ["1 access a thread", "2 accesses a thread", "4 accesses a thread", "the driver's copy"]
+    assert list(record["bandwidth"]["ways_gb_per_s"]) == ways
     assert record["bandwidth"]["moved_bytes"] == copied
     assert record["bandwidth"]["gb_per_s"] == pytest.approx(copied / 1e-3 * 1e-9)
     assert record["bandwidth"]["fraction"] == pytest.approx(moved / copied)
@@ -101,7 +108,7 @@ class Idle(Bound):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.launch = lambda: None
+        self.otherwise = lambda ceiling, plan: lambda: None
 
 
 def test_a_copy_that_does_not_copy_fails_the_row(card, monkeypatch):
@@ -129,13 +136,29 @@ def test_the_yardstick_moves_what_it_says_and_is_verified(of):
     wanted = 2 * bandwidth.least_bytes(of, 1) * (2 if of == "copy" else 1)
     made = bandwidth.yardstick(of)(device, SimpleNamespace(l2_bytes=wanted), wanted)
     assert (made.of, made.moved_bytes) == (of, wanted)
-    assert made.subject.sets == 2  # together twice the cache
-    for i in range(2):
-        made.subject.refill(i)
-        assert made.subject.verify(i) is not None  # poison is no result
-        made.subject.launch(i)
-        assert made.subject.verify(i) is None
+    ways = ["1 access", "2 accesses", "4 accesses"] if of == "copy" else ["4", "2", "8 accesses"]
+    assert [w.startswith(x) for w, x in zip(made.subjects, ways, strict=True)] == [True] * 3
+    for subject in made.subjects.values():
+        assert subject.sets == 2  # together twice the cache
+        for i in range(2):
+            subject.refill(i)
+            assert subject.verify(i) is not None  # poison is no result
+            subject.launch(i)
+            assert subject.verify(i) is None
     made.free()
+
+
+@pytest.mark.parametrize("of", ["copy", "read"])
+def test_every_way_moves_each_byte_once(of):
+    device = EmulatedDevice((8, 9), counters=True)
+    size = ceiling_kernels.Size(1, 1, 2 * bandwidth.least_bytes(of, 1))
+    for kernel in ceiling_kernels.memory(of):
+        work = kernel.work(size)
+        bound = Bound(device, kernel, work)
+        sums = work.right.nbytes if of == "read" else 0
+        assert bound.launch().counters["global_sector_bytes"] == work.moved_bytes + sums
+        assert bound.verify() is None
+        bound.free()
 
 
 def test_less_than_one_access_a_thread_is_rounded_up():

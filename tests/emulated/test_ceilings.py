@@ -210,7 +210,7 @@ def test_a_wrong_result_has_no_rate(monkeypatch):
 
 
 def test_a_kernel_that_does_not_build_is_named(monkeypatch):
-    real = ceiling_kernels._copy()
+    real = ceiling_kernels.memory("copy")[0]
     broken = vars(real) | {"build": RawBuild("ceilings/memory.cu", "no_such_kernel")}
     monkeypatch.setattr(ceilings, "of_capability", lambda _: [ceilings.Ceiling(**broken)])
     (record,) = ceilings.measure(EmulatedDevice((8, 9)), Ticks(1.0), size=SMALL)
