@@ -56,7 +56,8 @@ def row_shapes(records: Sequence[Record]) -> str:
     about = (
         f"Arrays of {least_bytes >> 20} MiB where nothing else is said. Shares are of a copy, or a "
         "read, by a kernel with four, or eight, accesses of a thread on their way, alike for all "
-        "tries; above, rows are held against the fastest way.\n\n"
+        "tries; above, rows are held against the fastest way. `scripts/try_rows.py` times shapes, "
+        "`--sweep` all that have room.\n\n"
     )
     text = f"{about}{table(head, lines, left=3)}\n{_shape_limits(best)}"
     return text + _larger(best, others) + _changes(records)
