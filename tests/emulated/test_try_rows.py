@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from changed_sources import changed
 from test_bench_ops import Clock, Pretended
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
@@ -49,25 +50,17 @@ def test_a_shape_is_judged_timed_and_recorded_beside_the_kernels_own(tried):
     assert told.out.splitlines()[0].split(" ", 1)[1].startswith("the own Kept(")
 
 
-def test_a_shape_that_fails_its_gates_is_told_and_not_recorded(tried, monkeypatch):
-    right = try_rows.case_of
-
-    def wrong(case, shape):
-        made = right(case, shape)
-        plan = made.spec.plan
-
-        def half(variant, capability, dims):
-            return plan(variant, capability, dims | {"rows": dims["rows"] // 2})
-
-        return type(made)(try_rows.replace(made.spec, plan=half), made.variant)
-
-    monkeypatch.setattr(try_rows, "case_of", wrong)
+def test_a_shape_that_fails_its_gates_is_told_and_not_recorded(tried, monkeypatch, tmp_path):
+    # A mistake of blocks of fewer threads than the kernel's own shape has.
+    mistake = "exp_of(value[j] - total.largest) * (row.kThreads < 128 ? 1.0f : inverse)"
+    old = "exp_of(value[j] - total.largest) * inverse"
+    changed("softmax/row.cu", old, mistake, tmp_path, monkeypatch)
     code, lines, told = tried(
-        "softmax", "online", "--cols", "256", "--rows", "16", "--shape", "Kept(32, 1)"
+        "softmax", "online", "--cols", "4096", "--rows", "2", "--shape", "Kept(64, 8)"
     )
     assert code == 1
     assert len(lines) == 1, "the kernel's own"
-    assert "Kept(group=32" in told.err
+    assert "Kept(group=64, regs=8" in told.err
     assert ": FAIL: " in told.err
 
 
