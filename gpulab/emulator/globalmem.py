@@ -3,10 +3,15 @@
 Offsets are bytes from ``GLOBAL_BASE``. Every access is checked against the allocation it falls in;
 between allocations lie guard zones filled with a pattern, verified when the neighbour is freed.
 A byte is valid once the host or a kernel has written it; ``fill`` leaves it invalid (a poison).
+
+The arena grows where it lies: its pages are zero until an allocation comes that far, which fills
+what is new to it with the guard pattern. Nothing looks at bytes beyond ``reached``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +24,7 @@ from gpulab.errors import DeviceMissingError, FaultError, UsageError
 
 GUARD_BYTES = 512
 ALIGN = 256
+FIRST_BYTES = 1 << 20
 GUARD_BYTE = 0xFB
 ARENA_LIMIT = 16 << 30
 
@@ -42,32 +48,86 @@ class Block:
         return self.start + self.nbytes
 
 
+def _pages(size: int) -> mmap.mmap:
+    """Zeroed memory that can grow.
+
+    Raises:
+        MemoryError: there is not so much.
+    """
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{size} bytes") from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a system without large pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
+def _grown(pages: mmap.mmap, size: int, used: int) -> mmap.mmap:
+    """The same ``used`` bytes with zeros behind them, copied only while an array looks at them.
+
+    Raises:
+        MemoryError: there is not so much.
+    """
+    try:
+        pages.resize(size)
+    except BufferError:  # a view is alive, such as one that a traceback holds
+        more = _pages(size)
+        with memoryview(pages) as old, memoryview(more) as new:
+            new[:used] = old[:used]
+        return more
+    except OSError as error:
+        raise MemoryError(f"{size} bytes") from error
+    return pages
+
+
 class GlobalMemory:
-    """The arena; ``track`` turns uninitialised-read tracking on."""
+    """The arena; ``track`` turns uninitialised-read tracking on.
+
+    Attributes:
+        size: its bytes.
+        reached: one past the last byte that an allocation or its guard zones ever had.
+    """
 
     def __init__(self, track: bool = True) -> None:
         self.track = track
-        self.size = 0
-        self.data: NDArray[np.uint8] = np.empty(0, np.uint8)
-        self.valid: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.size = self.reached = 0
+        self._data, self._valid = _pages(FIRST_BYTES), _pages(FIRST_BYTES)
         self.blocks: list[Block] = []
         self.starts: list[int] = []
-        self._resize(1 << 20)
+        self._look(FIRST_BYTES)
+
+    def _look(self, size: int) -> None:
+        """Arrays of the first ``size`` bytes of the pages."""
+        self.size = size
+        self.data: NDArray[np.uint8] = np.frombuffer(self._data, np.uint8, size)
+        self.valid: NDArray[np.uint8] = np.frombuffer(self._valid, np.uint8, size)
+        self.by_width = {w: self.data.view(f"u{w}") for w in (1, 2, 4, 8)}
+        self.valid_by_width = {w: self.valid.view(f"u{w}") for w in (1, 2, 4, 8)}
 
     def _resize(self, size: int) -> None:
         if size > ARENA_LIMIT:
             raise DeviceMissingError(
                 f"the emulated device holds at most {ARENA_LIMIT >> 30} GiB, needs {size} bytes"
             )
-        data = np.empty(size, np.uint8)
-        valid = np.zeros(size, np.uint8)
-        if self.size:
-            data[: self.size] = self.data
-            valid[: self.size] = self.valid
-        data[self.size :] = GUARD_BYTE
-        self.data, self.valid, self.size = data, valid, size
-        self.by_width = {w: data.view(f"u{w}") for w in (1, 2, 4, 8)}
-        self.valid_by_width = {w: valid.view(f"u{w}") for w in (1, 2, 4, 8)}
+        before = self.size
+        self.data = self.valid = np.empty(0, np.uint8)  # pages at which an array looks cannot move
+        self.by_width, self.valid_by_width = {}, {}
+        try:
+            self._data = _grown(self._data, size, self.reached)
+            self._valid = _grown(self._valid, size, self.reached)
+        except MemoryError:
+            self._look(before)
+            raise
+        self._look(size)
+
+    def _reach(self, end: int) -> None:
+        """Have the guard pattern in all bytes before ``end`` that nothing was in yet."""
+        if end > self.size:
+            self._resize(max(end, min(2 * self.size, self.size + (1 << 28))) + 7 & ~7)
+        self.data[self.reached : end] = GUARD_BYTE
+        self.reached = max(self.reached, end)
 
     def allocate(self, nbytes: int, name: str, *, owner: str = "user", align: int = ALIGN) -> Block:
         """A new block, uninitialised, first fit with guard zones on both sides."""
@@ -83,13 +143,11 @@ class GlobalMemory:
             place = self.blocks[at].start + max(self.blocks[at].nbytes, 1) + GUARD_BYTES
             at += 1
         place = -(-place // align) * align
-        needed = place + room + GUARD_BYTES
-        if needed > self.size:
-            self._resize(max(needed, min(2 * self.size, self.size + (1 << 28))) + 7 & ~7)
+        self.valid[place : min(place + room, self.reached)] = 0  # beyond, nothing was ever valid
+        self._reach(place + room + GUARD_BYTES)
         block = Block(place, nbytes, name or f"allocation at +{place:#x}", owner=owner)
         self.blocks.insert(at, block)
         self.starts.insert(at, place)
-        self.valid[place : place + room] = 0
         return block
 
     def find(self, offset: int) -> Block | None:
