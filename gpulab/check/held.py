@@ -38,7 +38,7 @@ class Held:
                 self.inputs[param.name] = self._place(param.name, inputs[param.name], None)
             elif param.role == "out":
                 shape = tuple(int(dims[d]) for d in param.dims)
-                nothing = np.full(shape, 0, param.dtype)
+                nothing = np.zeros(shape, param.dtype)
                 self.outputs[param.name] = self._place(param.name, nothing, poison)
 
     def _place(self, name: str, values: NDArray[Any], poison: int | None) -> DeviceArray:

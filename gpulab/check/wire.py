@@ -34,8 +34,14 @@ def pack(message: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None =
     arrays = arrays or {}
     listed = [[name, a.dtype.name, list(a.shape)] for name, a in arrays.items()]
     text = json.dumps({**message, "arrays": listed}).encode()
-    body = b"".join(np.ascontiguousarray(a).tobytes() for a in arrays.values())
-    return _HEAD.pack(len(text), len(body)) + text + body
+    body = [octets(array) for array in arrays.values()]
+    head = _HEAD.pack(len(text), sum(part.nbytes for part in body))
+    return b"".join((head, text, *body))
+
+
+def octets(array: NDArray[Any]) -> memoryview:
+    """The bytes of an array, in place where they lie in order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def unpack(read: Callable[[int], bytes]) -> tuple[Message, Arrays]:

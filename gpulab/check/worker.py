@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.check import confine
-from gpulab.check.wire import Arrays, Message, WireError, pack, unpack
+from gpulab.check.wire import Arrays, Message, WireError, octets, pack, unpack
 from gpulab.errors import BuildError, FaultError, GpulabError
 from gpulab.registry import LaunchPlan, Param
 
@@ -173,7 +173,7 @@ def plan_from(listed: list[Any]) -> LaunchPlan:
 
 def digest(array: np.ndarray[Any, Any]) -> str:
     """SHA-256 of an array's bytes."""
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return hashlib.sha256(octets(array)).hexdigest()
 
 
 def _plain(value: Any) -> Any:

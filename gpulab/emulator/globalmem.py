@@ -237,7 +237,9 @@ class GlobalMemory:
         block = self.inside(address, nbytes)
         offset = address - GLOBAL_BASE
         self.data[offset : offset + nbytes] = byte
-        self.valid[offset : offset + nbytes] = 0
+        valid = self.valid[offset : offset + nbytes]
+        if nbytes and valid.max():  # pages where nothing was ever valid stay the system's
+            valid[:] = 0
         block.all_valid = False
 
     def settle(self) -> None:

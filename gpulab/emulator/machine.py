@@ -127,7 +127,7 @@ class Machine:
 
     def write(self, address: int, data: Any) -> None:
         """Copy bytes (any buffer) into an allocation."""
-        self.memory.write(address, np.frombuffer(bytes_of(data), np.uint8))
+        self.memory.write(address, octets_of(data))
 
     def read(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         """Copy bytes out of an allocation."""
@@ -301,6 +301,8 @@ class Machine:
         return picked
 
 
-def bytes_of(data: Any) -> bytes:
-    """The bytes of any buffer or array."""
-    return data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
+def octets_of(data: Any) -> NDArray[np.uint8]:
+    """The bytes of any buffer or array, in place where they lie in order."""
+    if isinstance(data, np.ndarray):
+        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    return np.frombuffer(bytes(data), np.uint8)
