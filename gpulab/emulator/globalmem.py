@@ -72,7 +72,7 @@ def _grown(pages: mmap.mmap, size: int, used: int) -> mmap.mmap:
     """
     try:
         pages.resize(size)
-    except BufferError:  # a view is alive, such as one that a traceback holds
+    except (BufferError, SystemError):  # a view is alive, as of a traceback; or no mremap here
         more = _pages(size)
         with memoryview(pages) as old, memoryview(more) as new:
             new[:used] = old[:used]
