@@ -27,6 +27,9 @@ EXERCISE = Exercise(
         "A row whose label is ignore_index has loss 0 (and its lse). Any other label that names no "
         "column, negative or too large, has loss NaN, and nothing is read for it. A row of nothing "
         "but -inf has lse -inf; a NaN or +inf in a row makes its lse NaN.\n\n"
+        "Do not subtract x[label] from lse in float32: where logits are large, lse is rounded and "
+        "lacks digits that the loss needs. Subtract x[label] from the maximum of the row first, "
+        "then add the logarithm of sum(e^(x - max)).\n\n"
         "Float32 throughout, held to absolute bounds. The fast __logf keeps them: near 1 it is off "
         "by up to 2^-23, however small the logarithm, and a float32 sum there is rounded too."
     ),
