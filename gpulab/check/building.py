@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gpulab.check import ptx
+from gpulab.check import excerpt, ptx
 from gpulab.check.client import Client
 from gpulab.check.evidence import printable
 from gpulab.check.runner import Code
@@ -19,6 +19,7 @@ COMPILE_SECONDS = 60.0
 LOG_LINES = 24
 _HOST_CODE = re.compile(r'identifier "(?:cuda[A-Z]\w+|std)" is undefined|name must be a namespace')
 _MAIN = re.compile(r"\bmain\s*\(")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NOISE = re.compile(
     r"__nv_name_map|pragma nv_mangled_name|compilation of|^\s*\^\s*$|^Remark:|^\s*ptxas (?:info|  )"
 )
@@ -85,25 +86,31 @@ def build(
     return Code(answer["ptx"], answer["entry"], "c", submission.launch, answer["log"]), client.held
 
 
+def _no_kernel(submission: Submission, exercise: Exercise, name: str) -> BuildError:
+    """The error for a kernel of another name, or none."""
+    text = re.sub(r"__launch_bounds__\s*\([^)]*\)", " ", _COMMENT.sub(" ", submission.text))
+    kernels = dict.fromkeys(re.findall(r"__global__\s+(?:\w+\s+)*?(\w+)\s*\(", text))
+    there = f"; it has {', '.join(kernels)}" if kernels else ""
+    return BuildError(
+        f"{name}: there is no kernel {exercise.entry}{there}",
+        fix=f"declare it as\n    {exercise.signature}",
+        file=name,
+    )
+
+
 def _explained(error: BuildError, submission: Submission, exercise: Exercise) -> BuildError:
     """A compiler's refusal with the submission's own lines and what to do."""
     log = str(error.details.get("log", error.message))
     name = printable(submission.path.name)
-    shown = "\n".join(line for line in log.splitlines() if line.strip() and not _NOISE.search(line))
-    shown = "\n".join(shown.splitlines()[:LOG_LINES])
-    facts = {k: v for k, v in error.details.items() if k != "log"} | {"log": shown, "file": name}
-    if "gpulab: another parameter list" in log:
-        return ptx.wrong_signature(exercise, name)
+    told = [line for line in log.splitlines() if line.strip() and not _NOISE.search(line)]
+    told, errors = excerpt.errors_first(told)
+    facts = {**error.details, "log": "\n".join(told[:LOG_LINES]), "errors": errors, "file": name}
     own_error = re.search(rf"^{re.escape(name)}\(\d+\): (?:catastrophic )?error", log, re.MULTILINE)
     missing = f'identifier "{exercise.entry}" is undefined' in log
     if missing and own_error is None:
-        kernels = re.findall(r"__global__\s+(?:[\w()]+\s+)*?(\w+)\s*\(", submission.text)
-        there = f"; it defines {', '.join(kernels)}" if kernels else ""
-        return BuildError(
-            f"{name}: there is no kernel {exercise.entry}{there}",
-            fix=f"declare it as\n    {exercise.signature}",
-            **facts,
-        )
+        return _no_kernel(submission, exercise, name)
+    if "gpulab: another parameter list" in log and not missing:
+        return ptx.wrong_signature(exercise, name)
     fix = error.fix
     undefined = re.search(
         r'identifier "(__half|half|__nv_bfloat16|__nv_fp8_e4m3)\w*" is undef', log

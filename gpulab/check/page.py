@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from gpulab.check.evidence import beside
+from gpulab.check.excerpt import excerpt
 
 Record = dict[str, Any]
+SCREEN = 24
+"""Rows of a page."""
+WIDEST = 500
+"""Columns of a table that no terminal shows."""
 _COLOURS = {"PASS": "green", "FAIL": "bold red", "INCONCLUSIVE": "yellow", "note": "cyan"}
 
 
@@ -28,6 +36,26 @@ def number(value: Any) -> str:
 
 def print_page(console: Console, record: Record) -> None:
     """One submission on one screen: verdict, what it looks like, what to do, stages."""
+    _verdict(console, record)
+    log = (record.get("error") or {}).get("log")
+    if log and record["verdict"] != "PASS" and record.get("diagnosis"):
+        rows = SCREEN - _rows(console.width, record)
+        errors = record["error"].get("errors")
+        for line in excerpt(str(log), errors, console.width - 4, rows):
+            console.print(Text("    ") + line, highlight=False, style="dim", no_wrap=True)
+    _details(console, record)
+
+
+def _rows(width: int, record: Record) -> int:
+    """Of a page without the compiler's lines."""
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    _verdict(console, record)
+    _details(console, record)
+    return sum(max(1, -(-cell_len(line) // width)) for line in out.getvalue().splitlines())
+
+
+def _verdict(console: Console, record: Record) -> None:
     name = escape(str(record["file"]))
     exercise = record.get("exercise") or "no exercise"
     verdict = f"{_coloured(record['verdict'])} {name} ({exercise})"
@@ -37,10 +65,12 @@ def print_page(console: Console, record: Record) -> None:
     found = record.get("diagnosis")
     if record["verdict"] != "PASS" and found:
         console.print(f"  {found['slug']}: {escape(found['text'])}", highlight=False)
-        log = (record.get("error") or {}).get("log")
-        if log:
-            for line in str(log).splitlines()[:24]:
-                console.print(f"    {escape(line)}", highlight=False, style="dim")
+
+
+def _details(console: Console, record: Record) -> None:
+    """What stands below the compiler's lines."""
+    found = record.get("diagnosis")
+    if record["verdict"] != "PASS" and found:
         if record.get("first_bad_index") is not None:
             at = ", ".join(map(str, record["first_bad_index"]))
             text = f"  first wrong element: \\[{at}]"
@@ -49,7 +79,10 @@ def print_page(console: Console, record: Record) -> None:
                 text += f"{number(record['bound'])} before it is rounded"
             console.print(text, highlight=False)
         if found["fix"]:
-            console.print(f"  next: {escape(found['fix'])}", highlight=False)
+            said, _, code = found["fix"].partition("\n")
+            console.print(f"  next: {escape(said)}", highlight=False)
+            if code:  # to be copied: a terminal breaks it where it must, and does not cut it
+                console.print(escape(code), highlight=False, soft_wrap=True)
     elif record["verdict"] != "PASS":
         console.print(f"  {escape(str(record['reason']))}", highlight=False)
     _stages(console, record)
@@ -107,12 +140,13 @@ def _numbers(console: Console, record: Record) -> None:
         console.print(f"  on {where}, seed {seed}, {record['seconds']} s", style="dim")
 
 
-def table(records: Sequence[Record]) -> Table:
-    """A folder."""
+def table(records: Sequence[Record], *, fractions: bool = True) -> Table:
+    """A folder, with the fractions of the gates or without."""
     shown = Table(box=None, pad_edge=False)
     paths = [str(r["file"]) for r in records]
     shared = os.path.commonpath([os.path.dirname(p) for p in paths])
-    for name in ("submission", "exercise", "verdict", "diagnosis", "gate frac", "arith frac"):
+    gates = {"gate frac": "contract_gate", "arith frac": "arithmetic_gate"} if fractions else {}
+    for name in ("submission", "exercise", "verdict", "diagnosis", *gates):
         shown.add_column(name, overflow="fold", no_wrap=name != "submission")
     timed = any(r.get("time_ms") for r in records)
     if timed:
@@ -123,13 +157,23 @@ def table(records: Sequence[Record]) -> Table:
             r.get("exercise") or "-",
             _coloured(r["verdict"]),
             beside(r),
-            number((r.get("contract_gate") or {}).get("fraction")),
-            number((r.get("arithmetic_gate") or {}).get("fraction")),
+            *(number((r.get(gate) or {}).get("fraction")) for gate in gates.values()),
         ]
         if timed:
             cells.append(number((r.get("time_ms") or {}).get("median")))
         shown.add_row(*cells)
     return shown
+
+
+def print_table(console: Console, records: Sequence[Record]) -> None:
+    """A folder; on a terminal that is too narrow for it without the fractions."""
+    shown = table(records)
+    width = console.measure(shown, options=console.options.update(width=WIDEST)).maximum
+    if console.is_terminal and width > console.width:
+        shown = table(records, fractions=False)
+    elif not console.is_terminal:
+        console.width = max(console.width, width)
+    console.print(shown)
 
 
 def summary(records: Sequence[Record]) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from gpulab.errors import BuildError, FaultError, GpulabError
 from gpulab.registry import LaunchPlan, Param
 
 PRINTED_BYTES = 2000
+TEXT, LONG_LINE = 20000, 300
 MACROS = (
     "INFINITY=__int_as_float(0x7f800000)", "NAN=__int_as_float(0x7fffffff)",
     "FLT_MAX=3.402823466e+38f", "FLT_MIN=1.175494351e-38f", "FLT_EPSILON=1.192092896e-07f",
@@ -183,10 +185,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if isinstance(value, str):
-        return value[:20000]
+        return _short(value)
     if value is None or isinstance(value, bool | int | float):
         return value
     return str(value)
+
+
+def _short(text: str) -> str:
+    """A text of up to TEXT characters; in a longer one lines are cut first, so that more remain."""
+    if len(text) <= TEXT:
+        return text
+    return "\n".join(line[:LONG_LINE] for line in text.split("\n"))[: 5 * TEXT]
 
 
 def python_to_ptx(message: Message) -> Message:
@@ -211,8 +220,11 @@ def python_to_ptx(message: Message) -> Message:
         raise _import_error(path, error) from None
     kernel = getattr(module, entry, None)
     if kernel is None:
+        kernels = [name for name, value in vars(module).items() if hasattr(value, "py_func")]
+        there = f"; it has {', '.join(kernels)}" if kernels else ""
         raise BuildError(
-            f"{path.name} defines no {entry}", fix=f"write @cuda.jit above def {entry}(...)"
+            f"{path.name}: there is no kernel {entry}{there}",
+            fix=f"write @cuda.jit above def {entry}({', '.join(p.name for p in params)}):",
         )
     function = getattr(kernel, "py_func", kernel)
     if not callable(function) or not hasattr(function, "__code__"):
@@ -237,16 +249,26 @@ def _import_error(path: Path, error: BaseException) -> BuildError:
         if trace.tb_frame.f_code.co_filename == str(path):
             line = trace.tb_lineno
         trace = trace.tb_next
-    what = f"{type(error).__name__}: {error}"
+    what = re.sub(r" \(/[^()]*\)$", "", f"{type(error).__name__}: {error}")
     fix = None
     if "CUDA" in what or "cuda" in type(error).__module__:
         fix = "the file may only define kernels: remove launches, cuda.to_device, signatures"
     if isinstance(error, ImportError):
-        fix = "import Numba, NumPy and the standard library alone"
+        fix = _type_to_import(error) or "import Numba, NumPy and the standard library alone"
     where = f"{path.name}:{line}" if line else path.name
     return BuildError(
         f"{where}: importing it fails: {what[:500]}", fix=fix, file=path.name, line=line
     )
+
+
+def _type_to_import(error: ImportError) -> str | None:
+    """What to write instead of ``from numba import float16``: not all types are in ``numba``."""
+    import numba.cuda.types
+
+    name = re.match(r"cannot import name '(\w+)' from 'numba[.\w]*'", str(error))
+    if name is None or not hasattr(numba.cuda.types, name[1]):
+        return None
+    return f"write: from numba.cuda.types import {name[1]}"
 
 
 def _streams() -> tuple[Callable[[int], bytes], Callable[[bytes], None]]:

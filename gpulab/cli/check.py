@@ -13,7 +13,7 @@ import click
 
 from gpulab.cli import interruption
 from gpulab.cli.check_requests import check_limits, check_outputs
-from gpulab.cli.options import check_output
+from gpulab.cli.options import check_output, page_width
 from gpulab.errors import EXIT_INTERRUPTED, EXIT_PASS, UsageError
 
 if TYPE_CHECKING:
@@ -171,11 +171,11 @@ def _show(records: Sequence[Record], *, many: bool, quiet: bool) -> None:
 
     from gpulab.check import page
 
-    console = Console(quiet=quiet, width=max(120, Console().width))
+    console = Console(quiet=quiet, width=page_width())
     if not many:
         page.print_page(console, records[0])
         return
-    console.print(page.table(records))
+    page.print_table(console, records)
     if any(r["verdict"] != "PASS" for r in records):
         console.print("gpulab check FILE shows one of them, and what to do next")
 

@@ -87,7 +87,7 @@ def show(name: str, hints: int, certificate: bool, seed: int, as_json: bool) -> 
     console.print(escape(exercise.python_signature), highlight=False)
     console.print("\nJudged at:", highlight=False)
     for shape in exercise.shapes:
-        dims = " ".join(f"{k}={v}" for k, v in shape.dims.items())
+        dims = " ".join(f"{name}={shape.dims[name]}" for name in exercise.dims)
         console.print(f"  {dims}: {shape.why}", highlight=False)
     console.print(f"\n{escape(exercise.submit)}", highlight=False)
     for number, hint in enumerate(exercise.hints[:hints], 1):

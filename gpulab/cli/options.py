@@ -12,6 +12,9 @@ import click
 
 from gpulab.errors import UsageError
 
+PAGE_WIDTH = 100
+"""Columns where there is no terminal."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_DIM = (1 << 31) - 1
@@ -172,3 +175,11 @@ def parse_sizes(text: str, names: Sequence[str], example: str) -> list[dict[str,
             {name: check_dim("--sizes", size) for name, size in zip(names, sizes, strict=True)}
         )
     return found
+
+
+def page_width() -> int:
+    """Columns of a page: the terminal's, or those that COLUMNS says."""
+    from rich.console import Console
+
+    console = Console()
+    return console.width if console.is_terminal or "COLUMNS" in os.environ else PAGE_WIDTH

@@ -137,7 +137,7 @@ CASES = {
 
 def screen(result):
     out = io.StringIO()
-    page.print_page(Console(file=out, width=120), result.to_json())
+    page.print_page(Console(file=out, width=100), result.to_json())
     return out.getvalue()
 
 
@@ -149,7 +149,7 @@ def test_one_screen_that_says_what_to_do(name, submitted):
     assert result.exit_code == code, (result.reason, result.diagnosis)
     assert result.diagnosis.slug == slug, result.diagnosis
     shown = screen(result)
-    assert len(shown.splitlines()) <= 40
+    assert len(shown.splitlines()) <= page.SCREEN
     assert hint in shown
     assert "Traceback" not in shown
     assert "ptxas info" not in shown
