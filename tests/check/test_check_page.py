@@ -140,5 +140,5 @@ def test_attention_is_shown_with_its_own_dims():
 
 
 def test_statements_say_what_is_judged():
-    assert "NaN in the scores" in exercises.get("attention").statement
+    assert "NaN among the scores" in exercises.get("attention").statement
     assert "maximum of the row first" in exercises.get("cross-entropy").statement
