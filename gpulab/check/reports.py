@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 import gpulab
@@ -95,7 +96,7 @@ def sarif(records: Sequence[Record]) -> str:
             continue
         error = r.get("error") or {}
         line = error.get("line")
-        place: Record = {"artifactLocation": {"uri": str(r["file"])}}
+        place: Record = {"artifactLocation": {"uri": quote(str(r["file"]))}}
         if isinstance(line, int) and line > 0:
             place["region"] = {"startLine": line}
             if isinstance(error.get("column"), int):

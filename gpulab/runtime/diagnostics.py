@@ -11,7 +11,7 @@ from gpulab.errors import BuildError, DeviceMissingError
 from gpulab.runtime.toolkit import Toolkit
 
 _FRONT = re.compile(
-    r"^(?P<file>[^\n(]+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #\d+(?:-D)?)?: (?P<text>.+)$",
+    r"^(?P<file>[^\n]+?)\((?P<line>\d+)\): (?:catastrophic )?error(?: #\d+(?:-D)?)?: (?P<text>.+)$",
     re.MULTILINE,
 )
 _PTXAS = re.compile(r"^ptxas .*?line (?P<line>\d+); error\s*: (?P<text>.+)$", re.MULTILINE)

@@ -8,10 +8,12 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
+from gpulab.check import reports
 from gpulab.check.evidence import printable
 from gpulab.check.folder import Journal
 from gpulab.check.session import Options
 from gpulab.cli import main
+from gpulab.runtime import diagnostics, toolkit
 
 GOOD = Path(__file__).parents[1] / "submissions" / "correct" / "fp16-matmul" / "naive.cu"
 
@@ -54,6 +56,22 @@ def test_a_link_to_nothing_is_a_submission_that_cannot_be_read(check):
     done = check(".", "--json")
     assert done.exit_code == 2
     assert "cannot read gone.cu" in json.loads(done.stdout)["reason"]
+
+
+@pytest.mark.parametrize("name", ["k.cu", "kernel (1).cu", "a(2)(3) [4].cu", "(5).cu"])
+def test_the_line_of_a_compile_error_is_found_whatever_the_name(name):
+    log = f'{name}(8): error: expected a ";"\n    f(9);\n    ^\n'
+    error = diagnostics.build_error(log, name, "f", "sm_89", toolkit.default())
+    assert error.message == f'{name}:8: expected a ";"'
+    assert (error.details["file"], error.details["line"]) == (name, 8)
+
+
+def test_sarif_encodes_names():
+    record = {"verdict": "FAIL", "reason": "", "file": "a b/k [1]%\u00fc.cu", "error": {"line": 8}}
+    (result,) = json.loads(reports.sarif([record]))["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "a%20b/k%20%5B1%5D%25%C3%BC.cu"
+    assert place["region"]["startLine"] == 8
 
 
 @pytest.mark.parametrize("resume", [(), ("--resume",)], ids=["anew", "resumed"])
