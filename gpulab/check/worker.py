@@ -116,7 +116,7 @@ class Worker:
         below = [folder / name for folder in kit.headers for name in BELOW]
         kit = replace(kit, headers=(*kit.headers, *(f for f in below if f.is_dir())))
         text, name = str(message["text"]), str(message["name"])
-        includes.check(text, name, kit.headers)
+        text = includes.check(text, name, kit.headers)
         made = nvrtc.compile_text(
             text + str(message["appended"]),
             name,

@@ -212,7 +212,6 @@ def test_cuda_headers_may_be_included(text, headers):
         '#include_next "cuda_fp16.h"',
         '#import "cuda_fp16.h"',
         '#embed "/etc/passwd"',
-        '// #include "/etc/passwd"',
         "#if __has_include(<cuda_fp16.h>)\n#endif",
         "#include <vector>",
     ],
