@@ -70,6 +70,20 @@ EXERCISE = Exercise(
             counted=True,
         ),
         Shape(
+            _dims(2, 9, 16, 48, 32, 1),
+            "whole tiles, causal, of several batches and heads",
+            QUICK[:1],
+            once=True,
+        ),
+        Shape(_dims(3, 20, 2, 3, 2, 0), "more heads than are timed", QUICK[:1], once=True),
+        Shape(_dims(1, 1, 2100, 1, 1, 0), "more queries than are timed", QUICK[:1], once=True),
+        Shape(
+            _dims(2, 2, 16, 32, 64, 0),
+            "whole tiles, not causal, of several batches and heads",
+            QUICK[:1],
+            once=True,
+        ),
+        Shape(
             _dims(1, 1, 3, 150, 8, 0),
             "many keys: what the sums round away; head_dim is a whole vector, seq_k is not",
             QUICK,

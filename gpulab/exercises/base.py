@@ -34,6 +34,7 @@ class Shape:
         families: input families.
         effort: ``full`` adds every probe of the operation, non-finite inputs among them.
         counted: memory traffic is counted here, beside the starter's.
+        once: one launch is looked at, and all that is looked at elsewhere only where that is wrong.
     """
 
     dims: Mapping[str, int]
@@ -41,6 +42,7 @@ class Shape:
     families: tuple[str, ...]
     effort: Effort = "quick"
     counted: bool = False
+    once: bool = False
 
 
 UNFORESEEN = 72

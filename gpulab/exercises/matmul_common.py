@@ -21,6 +21,19 @@ def parameters(variant: Variant) -> tuple[Param, ...]:
     return params(variant)
 
 
+ONCE = (
+    (64, 128, 192, "whole tiles where m, n and k differ"),
+    (32, 48, 21, "whole tiles but for k: a path that asks too little"),
+    (32, 21, 48, "whole tiles but for n: a path that asks too little"),
+    (9, 48, 32, "whole tiles but for m: a path that asks too little"),
+    (100, 300, 5, "several large tiles each way, with tails"),
+    (3, 5, 300, "more terms than most tiles, fewer than the long sum"),
+    (2100, 2, 1, "more rows than are timed"),
+    (2, 2100, 1, "more columns than are timed"),
+)
+"""m, n, k of which one launch is looked at."""
+
+
 def shapes(long_k: int = 1032) -> tuple[Shape, ...]:
     """Where a product is judged.
 
@@ -42,6 +55,7 @@ def shapes(long_k: int = 1032) -> tuple[Shape, ...]:
         shape(5, 6, 10, "n and k are multiples of 2 only: a vector path that asks too little"),
         shape(48, 20, 132, "n and k are multiples of 4, not of 8; fewer columns than rows"),
         replace(shape(64, 64, 64, "whole tiles: the path without guards"), counted=True),
+        *(replace(shape(m, n, k, why), once=True) for m, n, k, why in ONCE),
         shape(
             13,
             24,

@@ -33,6 +33,9 @@ def shapes(quick: Sequence[str], every: Sequence[str]) -> tuple[Shape, ...]:
         Shape(dims(16, 256), "whole tiles: the path without guards", usual[:2], counted=True),
         Shape(dims(5, 1), "one column in many rows", usual[:1]),
         Shape(dims(2, 328), "a multiple of 8 that is no whole tile", usual[:1]),
+        Shape(dims(2, 1000), "columns between those of the others", usual[:1], once=True),
+        Shape(dims(1, 2047), "columns between those and what is timed", usual[:1], once=True),
+        Shape(dims(4200, 1), "more rows than are timed", usual[:1], once=True),
         Shape(
             dims(3, 1036), "a long row: more columns than threads, a multiple of 4, not of 8", usual
         ),

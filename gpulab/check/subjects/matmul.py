@@ -55,12 +55,15 @@ def negative_nan(inputs: Arrays, fmt: str) -> Arrays:
 
 
 def special_at_the_ends(inputs: Arrays, fmt: str) -> Arrays:
-    """Stored A and B with an infinity (NaN where there is none) in the last term of a row of A,
-    and in the first of a column of B, where the other rows of A are zero."""
+    """Stored A and B with an infinity (NaN where there is none) in the last term of a row of A
+    and the first of the next, and in the first of a column of B, where all other rows of A are
+    zero, and the last of the next."""
     a, b = (decode(fmt, inputs[name]) for name in ("a", "b"))
     row, column = len(a) // 2, b.shape[1] // 2
     a[np.arange(len(a)) != row, 0] = 0.0
-    a[row, -1] = b[0, column] = np.inf if get(fmt).has_inf else np.nan
+    special = np.inf if get(fmt).has_inf else np.nan
+    a[row, -1] = b[0, column] = special
+    a[row + 1 : row + 2, 0] = b[-1, column + 1 : column + 2] = special
     return {"a": encode(fmt, a), "b": encode(fmt, b)}
 
 
@@ -146,7 +149,7 @@ class Matmul(Subject):
                 "nonfinite",
             ),
             Beyond(
-                "infinity in the last term, and opposite zeros",
+                "infinity in the last term, or the first, and opposite zeros",
                 special_at_the_ends(usual, setting.variant.format),
                 "an infinity meets terms that it does not belong to, or none: 0 times infinity is "
                 "NaN",

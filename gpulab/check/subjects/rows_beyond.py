@@ -60,6 +60,11 @@ def cases(subject: Rows, setting: Setting, again: Callable[[RowOp], Subject]) ->
         x = encode(row.name, low)
         yield Beyond("rows far below zero", {**inputs, "x": x}, text, fix, "missing-max")
         yield _one_far_above(subject, setting, inputs)
+        high = held(86.0, row) + rng.uniform(-1.0, 1.0, inputs["x"].shape)
+        text = "the maximum is not subtracted: e^x is a number here, its sum overflows"
+        fix = "subtract the maximum of every row, however small it is"
+        x = encode(row.name, high)
+        yield Beyond("rows near 86", {**inputs, "x": x}, text, fix, "missing-max")
     if "labels" in inputs:
         yield _other_ignored(inputs, setting, int(rng.integers(setting.dims["cols"])))
 
