@@ -49,7 +49,8 @@ EXERCISE = Exercise(
             counted=True,
         ),
         Shape(_dims(40, 5, 24, 8), "more rows than are timed", DEFAULT[:1], once=True),
-        Shape(_dims(1, 4100, 1, 8), "more columns than are timed", DEFAULT[:1], once=True),
+        # Of the other families some scale is subnormal, which is asked for apart.
+        Shape(_dims(1, 4100, 1, 8), "more columns than are timed", ("periodic",), once=True),
         Shape(_dims(5, 12, 512, 64), "a long sum; n is a multiple of 4, not of 8", DEFAULT[:2]),
     ),
     timed=_dims(16, 4096, 4096, 128),
