@@ -50,7 +50,9 @@ def test_what_is_right_there_says_how_much_was_looked_at(judged):
 
 
 def test_a_fault_there_is_told_with_that_size(judged, tmp_path):
-    far = changed(tmp_path, "if (row < m", "if (m > 1000) c[(size_t)m * n + row] = 0; if (row < m")
+    far = changed(
+        tmp_path, "if (row < m", "if (min(m, n) > 1000) c[(size_t)m * n + row] = 0; if (row < m"
+    )
     result = judged(far)
     assert (result.verdict, result.diagnosis.slug, result.exit_code) == (
         "FAIL", "out-of-bounds", 6,
@@ -186,13 +188,13 @@ def test_blocks_that_take_too_long_leave_it_to_a_card(judged, monkeypatch):
     assert result.verdict == "PASS", result.reason
     assert stage(result).status == "not run"
     assert "needs a card" in stage(result).text
-    assert result.facts["not_looked_at"] == "timed size"
+    assert result.facts["not_looked_at"] == "timed size, more terms than are timed"
     record, console = result.to_json(), Console(width=200)
     with console.capture() as shown:
         page.print_page(console, record)
     assert "PASS" in shown.get().splitlines()[0]
     assert all(
-        "timed size not looked at" in text.splitlines()[line]
+        "timed size, more terms than are timed not looked at" in text.splitlines()[line]
         for text, line in ((shown.get(), 0), (reports.markdown([record]), 2))
     )
 

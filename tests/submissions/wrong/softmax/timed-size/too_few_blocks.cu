@@ -1,7 +1,7 @@
 // gpulab: exercise=softmax
-// gpulab: block=128 grid=min(rows,1024) shared=0
+// gpulab: block=128 grid=min(rows,ceil(4194304/cols)) shared=0
 //
-// At most 1024 blocks, each of one row: further rows are never written.
+// Blocks for 4 Mi elements at most, each of one row: further rows are never written.
 #include <cuda_fp16.h>
 
 #define THREADS 128
