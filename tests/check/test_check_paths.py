@@ -43,7 +43,6 @@ WHOLE = "m % 16 == 0 && n % 16 == 0 && k % 16 == 0"
     [
         (WHOLE, {"a_width": "n"}, "swapped-dims"),
         (WHOLE.replace("16", "64"), {"terms": "m"}, "dropped-terms"),
-        ("n % 16 == 0", {"terms": "k / 16 * 16"}, "dropped-terms"),
         ("k % 16 == 0", {"outside": "row >= m", "b_column": "min(column, n - 1)"}, "out-of-bounds"),
         ("n % 16 == 0 && k % 16 == 0", {"outside": "column >= n"}, "out-of-bounds"),
     ],
