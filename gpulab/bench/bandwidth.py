@@ -1,9 +1,9 @@
 """How near a kernel that is bound by memory comes to moving its bytes, and what stands in the way.
 
 Beside the rows, in the same turns, the card copies (or reads) as many bytes as a row moves, from
-and to arrays of its own that rotate like the row's: by kernels that compute nothing, with one, two
-or four accesses of a thread on their way, and by the driver. Rows are compared with the fastest of
-these; what is missing is the kernel's.
+and to arrays of its own that rotate like the row's: by kernels that compute nothing, with one to
+eight accesses of a thread on their way, and copies by the driver too. Rows are compared with the
+fastest of these; what is missing is the kernel's.
 """
 
 from __future__ import annotations
