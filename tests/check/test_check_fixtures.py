@@ -1,16 +1,21 @@
 """A covering sample of the fixtures; ``scripts/check_fixtures.py`` judges all of them.
 
-Every exercise has its solution and starter here, every fourth one in Numba too, every second one a
-right submission; every diagnosis that a folder names has one wrong submission.
+Every exercise has its solution or its starter here, every fourth one its solution in Numba, every
+eighth one its starter, every fourth one a right submission; every diagnosis that a folder names has
+one wrong submission, here or in another test.
 """
 
 import json
+import tomllib
 from dataclasses import replace
 
 import check_fixtures
 import pytest
-from check_fixtures import ROOT, SUBMISSIONS, Fixture, judge
+from check_fixtures import EXPLOITS, ROOT, SUBMISSIONS, Fixture, judge
 from conftest import SEED
+from test_check_beyond import UNUSED
+from test_check_cli import REPLAYED
+from test_check_sampling import AT_LARGE_SIZES
 
 from gpulab import exercises
 from gpulab.bench import records
@@ -20,6 +25,17 @@ ALL = list(check_fixtures.fixtures())
 NAMES = list(exercises.catalogue())
 SLOW = ("thread_a", "register_blocked", "serial", "by_tiles", "double_sum", "wmma")
 """Slow to emulate (little runs in parallel) or judged below; the script judges them."""
+EXPLOITED = tomllib.loads((EXPLOITS / "cases.toml").read_text()).values()
+ELSEWHERE = {
+    *(f"wrong/{path}" for path in (*AT_LARGE_SIZES, *(path for path, *_ in UNUSED))),
+    *(str(path.relative_to(SUBMISSIONS)) for path in REPLAYED if SUBMISSIONS in path.parents),
+    *(case["submission"] for case in EXPLOITED if "submission" in case),
+}
+"""Judged in other tests, which look at the diagnosis too."""
+
+
+def told_elsewhere():
+    return {f.slug for f in ALL if f.name in ELSEWHERE and f.verdict == "FAIL"}
 
 
 def is_cheap(one):
@@ -29,18 +45,20 @@ def is_cheap(one):
 def sample():
     """Fixtures that cover exercises, languages and diagnoses."""
     chosen = []
-    numba = [f"{name}.py" for name in NAMES[1::4]]
     for one in ALL:
         kind, _, rest = one.name.partition("/")
-        wanted = rest in numba or rest in [f"{name}.cu" for name in NAMES[kind == "starter" :: 2]]
+        is_starter = kind == "starter"
+        wanted = rest in [f"{name}.cu" for name in NAMES[is_starter::2]]
+        wanted |= rest in [f"{name}.py" for name in NAMES[1 :: 8 if is_starter else 4]]
         if kind in ("solution", "starter") and wanted:
             chosen.append(one)
-    for name in NAMES[::4]:
-        styles = [f for f in ALL if f.name.startswith(f"correct/{name}/") and is_cheap(f)]
+    for name in NAMES[3::4]:
+        right = [f for f in ALL if f.name.startswith(f"correct/{name}/")]
+        styles = [f for f in right if is_cheap(f) and f.name not in ELSEWHERE]
         chosen += styles[:1]
     used = dict.fromkeys(NAMES, 0)
     wrong = [f for f in ALL if f.name.startswith("wrong/") and is_cheap(f)]
-    for slug in sorted({f.slug for f in wrong}):
+    for slug in sorted({f.slug for f in wrong} - told_elsewhere()):
         one = min((f for f in wrong if f.slug == slug), key=lambda f: used[f.exercise])
         used[one.exercise] += 1
         chosen.append(one)
@@ -62,7 +80,8 @@ def test_the_sample_covers_every_exercise_and_every_diagnosis():
     chosen = sample()
     assert {f.exercise for f in chosen} == set(NAMES)
     every = {p.parent.name for p in (SUBMISSIONS / "wrong").rglob("*.*") if p.is_file()}
-    assert {f.slug for f in chosen if f.name.startswith("wrong/")} == every
+    assert {f.name for f in ALL} >= ELSEWHERE
+    assert {f.slug for f in chosen if f.name.startswith("wrong/")} | told_elsewhere() == every
 
 
 @pytest.mark.parametrize(
@@ -70,8 +89,8 @@ def test_the_sample_covers_every_exercise_and_every_diagnosis():
 )
 def test_a_fixture_that_gets_something_else_disagrees(verdict, slug, cache):
     path = SUBMISSIONS / "wrong" / "fp16-matmul" / "scaled" / "twice.cu"
-    line = judge(Fixture("x", path, "fp16-matmul", verdict, slug), Options(seed=SEED), cache,
-                 isolated=False)  # fmt: skip
+    wanted, options = Fixture("x", path, "fp16-matmul", verdict, slug), Options(seed=SEED)
+    line = judge(wanted, replace(options, timed=False), cache, isolated=False)
     assert not line["agrees"]
     assert (line["verdict"], line["diagnosis"]) == ("FAIL", "scaled")
 
@@ -122,8 +141,8 @@ def test_claims_are_answered_in_the_record_on_a_card_by_numbers():
 
 def test_a_right_kernel_in_a_folder_of_wrong_ones_disagrees(cache):
     path = SUBMISSIONS / "correct" / "fp16-matmul" / "tensor_core.cu"
-    line = judge(Fixture("x", path, "fp16-matmul", "FAIL", "any"), Options(seed=SEED), cache,
-                 isolated=False)  # fmt: skip
+    wanted, options = Fixture("x", path, "fp16-matmul", "FAIL", "any"), Options(seed=SEED)
+    line = judge(wanted, replace(options, timed=False), cache, isolated=False)
     assert not line["agrees"]
 
 
@@ -160,7 +179,7 @@ def test_a_mutant_that_gets_through_makes_every_verdict_inconclusive(
         return (Certificate("dropped_term", "passes", (), ("x",)),)
 
     monkeypatch.setattr(target, blind)
-    result = judged(SUBMISSIONS / path, seed=1)
+    result = judged(SUBMISSIONS / path, seed=1, timed=False)
     assert result.verdict == "INCONCLUSIVE"
     assert "dropped_term" in result.reason
     assert result.exit_code == 3
@@ -175,8 +194,13 @@ def test_the_exercise_decides_how_often_inputs_are_read(judged, monkeypatch):
     assert (result.verdict, result.diagnosis.slug) == ("FAIL", "too-many-passes")
 
 
-def test_a_row_whose_roundings_all_err_the_same_way_is_right(judged):
-    """In a row of few values, summed in order, as seed 42 draws one."""
+def test_a_row_whose_roundings_all_err_the_same_way_is_right(judged, monkeypatch):
+    """In a row of few values, summed in order, as seed 42 draws one: the drawn case beside the
+    first ones."""
+    given = exercises.get("cross-entropy")
+    monkeypatch.setitem(
+        exercises.catalogue(), "cross-entropy", replace(given, shapes=given.shapes[:4])
+    )
     path = SUBMISSIONS / "correct" / "cross-entropy" / "thread_a_row.cu"
     assert judged(path, seed=42, timed=False).verdict == "PASS"
 

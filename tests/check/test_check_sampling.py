@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gpulab import arch
+from gpulab import arch, exercises
 from gpulab.check import page, ptx, reports, sampling, token
 from gpulab.check.evidence import STAGES
 from gpulab.emulator.machine import Machine
@@ -17,6 +17,11 @@ WRONG = TESTS / "submissions" / "wrong"
 COUNTER = TESTS / "exploits" / "files" / "counter_beside_half.cu"
 SPLIT = TESTS / "submissions" / "correct" / "fp16-matmul" / "split_k_in_turn.cu"
 NAIVE = TESTS / "submissions" / "correct" / "fp16-matmul" / "naive.cu"
+TOO_FEW = "softmax/timed-size/too_few_blocks.cu"
+BETWEEN_ROWS = "rmsnorm/race/between_rows.cu"
+ROW_BUFFER = "softmax/out-of-bounds/row_buffer.cu"
+AT_LARGE_SIZES = (TOO_FEW, BETWEEN_ROWS, ROW_BUFFER)
+MATMUL = exercises.get("fp16-matmul")
 
 
 def stage(result, name="timed size"):
@@ -31,6 +36,16 @@ def changed(tmp_path, old, new, path=NAIVE):
     return copy
 
 
+def judged_at(judged, path, dims):
+    """Judge one size alone."""
+    only = token.Token("fp16-matmul", 20240611, dict(dims), "emulated", arch.DEFAULT_EMULATED)
+    return judged(path, only=only)
+
+
+def at_the_timed_size(judged, path):
+    return judged_at(judged, path, MATMUL.timed)
+
+
 def test_another_path_at_the_timed_size_is_seen_and_replayed(judged):
     result = judged(CHEAT)
     assert (result.verdict, result.diagnosis.slug, result.exit_code) == ("FAIL", "timed-size", 1)
@@ -43,7 +58,7 @@ def test_another_path_at_the_timed_size_is_seen_and_replayed(judged):
 
 
 def test_what_is_right_there_says_how_much_was_looked_at(judged):
-    result = judged(NAIVE)
+    result = at_the_timed_size(judged, NAIVE)
     assert result.verdict == "PASS", result.reason
     assert "4 of 16384 blocks" in stage(result).text
     assert "all 1024 elements" in stage(result).text
@@ -58,13 +73,6 @@ def test_a_fault_there_is_told_with_that_size(judged, tmp_path):
         "FAIL", "out-of-bounds", 6,
     )  # fmt: skip
     assert "m2048" in result.facts["replay"]
-
-
-def at_the_timed_size(judged, path):
-    """Judge that size alone."""
-    dims = {"m": 2048, "n": 2048, "k": 2048}
-    only = token.Token("fp16-matmul", 20240611, dims, "emulated", arch.DEFAULT_EMULATED)
-    return judged(path, only=only)
 
 
 def test_an_atomic_that_nothing_reads_does_not_hide_the_timed_size(judged):
@@ -103,7 +111,7 @@ FAR = ("blockIdx.x % (gridDim.x / 2)", "blockIdx.x / (gridDim.x / 2)")
 def test_blocks_that_share_a_tile_are_launched_together(
     judged, tmp_path, monkeypatch, tile, part, lost
 ):
-    monkeypatch.setattr(sampling, "BUDGET", 60_000)  # so long they wait for blocks not launched
+    monkeypatch.setattr(sampling, "BUDGET", 50_000)  # so long they wait for blocks not launched
     flat = changed(tmp_path, TILES, "ceil(n/16)*ceil(m/16)*2", SPLIT)
     lines = flat.read_text().splitlines()
     at = next(i for i, line in enumerate(lines) if "const int row" in line)
@@ -129,8 +137,8 @@ def test_blocks_that_write_nothing_decide_nothing(judged, tmp_path):
 
 
 def test_a_grid_too_small_for_the_result_is_told(judged):
-    result = judged(WRONG / "softmax" / "timed-size" / "too_few_blocks.cu")
-    assert result.verdict == "FAIL"
+    result = judged(WRONG / TOO_FEW)
+    assert (result.verdict, result.diagnosis.slug) == ("FAIL", "timed-size")
     assert (
         "1024 blocks that write at most 4096 elements of y each are too few for its 16777216"
         in (result.diagnosis.text)
@@ -142,14 +150,14 @@ def test_a_grid_too_small_for_the_result_is_told(judged):
 def test_blocks_that_have_nothing_to_do_are_no_grid_too_small(judged, tmp_path):
     idle = changed(tmp_path, "grid=ceil(n/16),ceil(m/16)", "grid=ceil(n/16),ceil(m/16),2")
     idle = changed(tmp_path, "float sum", "if (blockIdx.z) return; float sum", idle)
-    result = judged(idle)
+    result = at_the_timed_size(judged, idle)
     assert result.verdict == "PASS", result.reason
     assert stage(result).status == "PASS"
 
 
 def test_a_race_of_long_loops_is_seen_there(judged):
     """At smaller sizes a block has one row, and nothing to overwrite."""
-    result = judged(WRONG / "rmsnorm" / "race" / "between_rows.cu")
+    result = judged(WRONG / BETWEEN_ROWS)
     assert (result.verdict, result.diagnosis.slug, result.exit_code) == ("FAIL", "race", 6)
     assert "4096" in result.facts["replay"]
 
@@ -167,15 +175,15 @@ def test_more_terms_than_are_timed_are_looked_at_and_replayed(judged, tmp_path):
 
 
 def test_what_is_too_slow_for_more_terms_passes_and_says_so(judged, monkeypatch):
-    monkeypatch.setattr(sampling, "_timed", lambda *of: None)
-    assert "not_looked_at" not in judged(NAIVE).facts
+    longest = MATMUL.longest.dims
+    assert "not_looked_at" not in judged_at(judged, NAIVE, longest).facts
     monkeypatch.setattr(sampling, "BUDGET", 100)
-    result = judged(NAIVE)
+    result = judged_at(judged, NAIVE, longest)
     assert (result.verdict, result.facts["not_looked_at"]) == ("PASS", "more terms than are timed")
 
 
 def test_a_buffer_of_the_size_that_is_timed_ends_there(judged):
-    result = judged(WRONG / "softmax" / "out-of-bounds" / "row_buffer.cu")
+    result = judged(WRONG / ROW_BUFFER)
     assert (result.verdict, result.diagnosis.slug, result.exit_code) == (
         "FAIL", "out-of-bounds", 6,
     )  # fmt: skip
