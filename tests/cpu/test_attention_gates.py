@@ -27,8 +27,18 @@ def judge(row, kernel, d, **options):
     return ATTENTION.judge(row, d, kernel(row, d), **options)
 
 
-@pytest.mark.parametrize("kernel", [kernels.Kernel, kernels.Backwards, kernels.Online])
-@pytest.mark.parametrize("fmt", ["fp32", "fp16", "bf16"])
+ORDERS = [kernels.Kernel, kernels.Backwards, kernels.Online]
+FORMATS = ["fp32", "fp16", "bf16"]
+
+
+@pytest.mark.parametrize(
+    ("fmt", "kernel"),
+    [
+        pytest.param(fmt, kernel, marks=[pytest.mark.whole] * ((at + number) % 3 == 2))
+        for at, fmt in enumerate(FORMATS)
+        for number, kernel in enumerate(ORDERS)
+    ],
+)
 def test_right_kernels_pass_on_every_family(fmt, kernel):
     found = judge(Row(fmt), kernel, dims())
     assert found.verdict == "PASS", found.reasons
@@ -36,7 +46,7 @@ def test_right_kernels_pass_on_every_family(fmt, kernel):
     assert {p.probe for p in found.probes} == {"uniform", "one_hot", "non_finite"}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.whole)])
 @pytest.mark.parametrize(
     "d",
     [HIDING, dims(seq_q=1, seq_k=1, head_dim=1), dims(seq_q=9, seq_k=4, causal=1),
@@ -116,7 +126,7 @@ def test_inputs_must_be_kept():
 
 def test_every_standard_mutant_is_caught_where_it_applies():
     for fmt in ("fp32", "fp16", "bf16"):
-        d = dims(causal=1, mask_planes=1, seq_q=70, seq_k=77, head_dim=64)
+        d = dims(causal=1, mask_planes=1, seq_q=35, seq_k=42, head_dim=32)
         found = judge(Row(fmt), kernels.exactly, d)
         status = {c.mutant: c.status for c in found.power}
         assert set(status) == {m.name for m in STANDARD} | {"row_unwritten", "column_unwritten"}

@@ -33,21 +33,27 @@ def shape(size, seed):
     return (size, size, size) if size <= 64 else (9 + seed, 21 - seed, size)
 
 
-def picked(seed, at, size):
-    """A format has every second seed at small sizes, every fourth at large ones; the real kernels
-    on all pairs of family, size and seed are ``scripts/cover_honest.py``'s."""
-    return (seed + at) % (2 if size <= 64 else 4) == 0
+SHARES = [2, pytest.param(1, marks=pytest.mark.whole)]
+"""In `make test` half as many seeds as in `make test-whole`."""
+
+
+def picked(seed, at, size, share):
+    """A format has every second seed at small sizes, every fourth at large ones, or a share of
+    these; the real kernels on all pairs of family, size and seed are
+    ``scripts/cover_honest.py``'s."""
+    return (seed + at) % ((2 if size <= 64 else 4) * share) == 0
 
 
 def assert_passes(judgement, *what):
     assert judgement.verdict == "PASS", (*what, [str(r) for r in judgement.reasons])
 
 
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("size", SIZES)
-def test_orders_of_a_float32_sum(size):
+def test_orders_of_a_float32_sum(size, share):
     names = list(ORDERS)
     for seed, (at, fmt) in product(SEEDS, enumerate(FORMATS)):
-        if not picked(seed, at, size):
+        if not picked(seed, at, size, share):
             continue
         cache = Cache()
         for order in (names[(seed + at) % len(names)], names[(seed + at + 3) % len(names)]):
@@ -58,11 +64,12 @@ def test_orders_of_a_float32_sum(size):
             assert_passes(j, size, seed, fmt, order)
 
 
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("size", SIZES)
-def test_tensor_cores(size):
+def test_tensor_cores(size, share):
     cards = ((8, 0), (8, 9), (9, 0), (12, 0))
     for seed, (at, (fmt, instruction)) in product(SEEDS, enumerate(MMA.items())):
-        if not picked(seed, at, size):
+        if not picked(seed, at, size, share):
             continue
         options = [c for c in cards if c >= (8, 9) or fmt not in ("e4m3", "e5m2")]
         card = options[seed % len(options)]
@@ -73,10 +80,11 @@ def test_tensor_cores(size):
         assert_passes(j, size, seed, fmt, card)
 
 
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("size", [17, 257])
-def test_thirteen_fraction_bits_are_judged_as_declared(size):
+def test_thirteen_fraction_bits_are_judged_as_declared(size, share):
     row, card = Row("e4m3", tensor_core=WGMMA_E4M3), (9, 0)
-    for seed in SEEDS:
+    for seed in SEEDS[::share]:
         j = judged(
             row, chained(WGMMA_E4M3, card), shape(size, seed), seed, raw=True, capability=card
         )
@@ -85,17 +93,19 @@ def test_thirteen_fraction_bits_are_judged_as_declared(size):
 
 @pytest.mark.parametrize(("fmt", "output"), [("fp16", "fp16"), ("bf16", "bf16"), ("fp32", "fp32")])
 @pytest.mark.parametrize("size", [1, 17, 257])
-def test_full_effort_and_narrow_outputs(fmt, output, size):
-    for seed in SEEDS:
+@pytest.mark.parametrize("share", SHARES)
+def test_full_effort_and_narrow_outputs(fmt, output, size, share):
+    for seed in SEEDS[::share]:
         order = list(ORDERS)[seed % len(ORDERS)]
         j = judged(Row(fmt, output=output), ORDERS[order], shape(size, seed), seed, effort="full")
         assert_passes(j, size, seed, fmt, order)
         assert j.runs == 9
 
 
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("size", SIZES)
-def test_int8(size):
-    for seed in SEEDS:
+def test_int8(size, share):
+    for seed in SEEDS[::share]:
         row = Row("int8", "int32", "int32")
         j = judged(
             row, exact, shape(size, seed), seed, families=families_for("int8"), effort="full"
@@ -119,8 +129,9 @@ def test_long_sums(k, fmt):
 @pytest.mark.parametrize(
     "dims", [(1, 257, 33), (257, 1, 33), (1, 1, 257), (3, 130, 1), (97, 5, 97)]
 )
-def test_thin_shapes(dims):
-    for seed, fmt in product(range(4), ("fp32", "fp16")):
+@pytest.mark.parametrize("share", SHARES)
+def test_thin_shapes(dims, share):
+    for seed, fmt in product(range(0, 4, share), ("fp32", "fp16")):
         for order in ("sequential", "backwards", "split_k"):
             j = judged(Row(fmt), ORDERS[order], dims, seed, families=families_for(fmt))
             assert_passes(j, dims, seed, fmt, order)

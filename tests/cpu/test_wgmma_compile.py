@@ -15,12 +15,19 @@ from gpulab.kernels.matmul.wgmma_tiles import PROMOTED, TILES, Cost, Tile
 from gpulab.registry import LaunchPlan, Variant
 from gpulab.runtime import resources
 
+VARIANTS = [v for v in wgmma.VARIANTS if v.format not in ("fp16", "e5m2")]
+"""The others are the same code as bf16 and e4m3 but for a letter."""
 CANDIDATES = [
-    pytest.param(v, t, id=f"{v.format}-{v.output}-{v.contract}-{t.block_m}x{t.block_n}x{t.cluster}")
-    for v in wgmma.VARIANTS
-    for t, _ in (PROMOTED if v.promotion else TILES)
-    if v.format not in ("fp16", "e5m2")  # the same code as bf16 and e4m3 but for a letter
+    pytest.param(
+        v,
+        t,
+        id=f"{v.format}-{v.output}-{v.contract}-{t.block_m}x{t.block_n}x{t.cluster}",
+        marks=[pytest.mark.whole] if (turn + number) % 2 else [],
+    )
+    for turn, v in enumerate(VARIANTS)
+    for number, (t, _) in enumerate(PROMOTED if v.promotion else TILES)
 ]
+"""`make test` compiles every other tile of each; formats take turns with them."""
 SHAPES = [(1, 8, 16), (64, 64, 64), (129, 264, 80), (1024, 1024, 1024), (4096, 7168, 2048)]
 
 
