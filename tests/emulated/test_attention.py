@@ -40,9 +40,14 @@ def test_honest_kernels_pass(one, seed):
 
 
 @pytest.mark.parametrize(
-    "one", [case("simt", "fp32"), case("simt", "bf16", "numba"), case("mma", "fp16")],
+    "one",
+    [
+        case("simt", "fp32"),
+        pytest.param(case("simt", "bf16", "numba"), marks=pytest.mark.whole),
+        case("mma", "fp16"),
+    ],
     ids=lambda one: one.label,
-)  # fmt: skip
+)
 def test_on_every_family_and_probe(one):
     found = runs.judge(one, dims(seq_q=19, seq_k=45, head_dim=40, causal=1), effort="full", seed=9)
     assert found.verdict == "PASS", found.reasons
@@ -57,11 +62,20 @@ def test_on_other_capabilities(capability):
             assert found.verdict == "PASS", found.reasons
 
 
-@pytest.mark.parametrize("head_dim", [17, 72, 256])
-def test_any_head_dim(head_dim):
+@pytest.mark.parametrize(
+    ("name", "head_dim"),
+    [
+        ("mma", 17),
+        ("mma", 72),
+        ("mma", 256),
+        ("simt", 17),
+        pytest.param("simt", 72, marks=pytest.mark.whole),
+        ("simt", 256),
+    ],
+)
+def test_any_head_dim(name, head_dim):
     d = dims(seq_q=9, seq_k=20, head_dim=head_dim, heads=1, mask_planes=1)
-    for one in (case("mma", "bf16"), case("simt", "bf16")):
-        assert runs.judge(one, d, families=["normal", "low"]).verdict == "PASS"
+    assert runs.judge(case(name, "bf16"), d, families=["normal", "low"]).verdict == "PASS"
 
 
 SHOWING = dims(seq_q=37, seq_k=77, head_dim=40, causal=1, mask_planes=1)

@@ -145,9 +145,14 @@ def test_runner_sees_a_kernel_that_writes_to_its_inputs(simt, device, tmp_path):
     assert not runner(inputs, poison=0xA5).inputs_unchanged
 
 
-@pytest.fixture(scope="module")
-def on_75():
-    done = gpulab("matmul", "--size", "32", "--device", "emulated", "--capability", "7.5", "--json")
+@pytest.fixture(
+    scope="module",
+    params=[("--backend", "raw"), pytest.param((), marks=pytest.mark.whole)],
+    ids=str,
+)
+def on_75(request):
+    done = gpulab("matmul", "--size", "32", "--device", "emulated", "--capability", "7.5", "--json",
+                  *request.param)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -25,9 +25,19 @@ from gpulab.runtime.emulated import EmulatedDevice
 Shape = tuple[int, int, int]
 
 
-SAME_AS_8_9 = (8, 6)
-"""It runs the instantiations of 8.9 (a test says so), whose bits are compared: the rest is for
+ALIKE: dict[Capability, Capability] = {(8, 6): (8, 9), (10, 0): (9, 0)}
+"""Runs the instantiations of another (a test says so), whose bits are compared: the rest is for
 `make test-whole`."""
+
+
+TWINS = {"bf16": "fp16", "e5m2": "e4m3"}
+"""The same code as another but for the instruction's types."""
+MODELLED_ONCE = ((9, 0), (12, 0))
+"""Where their rows that start anywhere are for `make test-whole`."""
+
+
+def _is_for_whole(variant: Variant, capability: Capability) -> bool:
+    return capability in ALIKE or (variant.format in TWINS and capability in MODELLED_ONCE)
 
 
 def _rows(*capabilities: Capability) -> list[Any]:
@@ -36,7 +46,7 @@ def _rows(*capabilities: Capability) -> list[Any]:
             v,
             c,
             id=f"{v.format}-{v.accumulator}-{c[0]}.{c[1]}",
-            marks=[pytest.mark.whole] if c == SAME_AS_8_9 else [],
+            marks=[pytest.mark.whole] if _is_for_whole(v, c) else [],
         )
         for v in mma.VARIANTS
         for c in capabilities
@@ -50,21 +60,24 @@ def _instantiations() -> list[Any]:
     for row in _rows(*arch.EMULATED):
         variant, capability = row.values
         lowest.setdefault(mma.build(variant, capability, {"n": 16, "k": 16}).entry, row)
-    return list(lowest.values())
+    return [pytest.param(*row.values, id=row.id) for row in lowest.values()]
 
 
-def test_8_6_has_the_instantiations_and_the_arithmetic_of_8_9() -> None:
+@pytest.mark.parametrize(("capability", "other"), ALIKE.items(), ids=str)
+def test_what_is_alike_has_the_same_instantiations_and_arithmetic(
+    capability: Capability, other: Capability
+) -> None:
     for variant in mma.VARIANTS:
-        if variant.min_capability > SAME_AS_8_9:
+        if variant.min_capability > capability:
             continue
         for dims in ({"n": 16, "k": 16}, {"n": 37, "k": 71}):
-            entries = {mma.build(variant, c, dims).entry for c in (SAME_AS_8_9, (8, 9))}
+            entries = {mma.build(variant, c, dims).entry for c in (capability, other)}
             assert len(entries) == 1
         models = []
-        for capability in (SAME_AS_8_9, (8, 9)):
-            instruction = variant.instruction(capability)
+        for c in (capability, other):
+            instruction = variant.instruction(c)
             assert instruction is not None
-            model = tensorcore.model(instruction, capability)
+            model = tensorcore.model(instruction, c)
             models.append((model.block, model.fraction_bits, model.result, model.route))
         assert models[0] == models[1]
 

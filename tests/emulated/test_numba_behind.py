@@ -19,7 +19,7 @@ SHAPES = {
     "whole": ("bf16", Behind(64, 8, 5, blocks=1, cluster=2), 8192),
     # More warps a row than a warp has lanes.
     "wide": ("fp32", Behind(512, 1, 3, blocks=1, cluster=4), 8192),
-    # The last threads have no pack.
+    # The same, and the last threads have no pack.
     "shorter": ("fp32", Behind(512, 1, 3, blocks=1, cluster=4), 4 * 1561),
 }
 NAN, INF, HUGE, OFFSET, SAME, AGAIN = 1, 2, 3, 4, 5, 6
@@ -27,7 +27,14 @@ NAN, INF, HUGE, OFFSET, SAME, AGAIN = 1, 2, 3, 4, 5, 6
 value."""
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+WHOLE = ("wide",)
+"""Compiled in `make test-whole` alone."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(s, marks=[pytest.mark.whole] * (s in WHOLE)) for s in SHAPES],
+)
 def ran(request):
     """x, weight, bias, and y of a function (grid in clusters, options) -> y."""
     fmt, shape, cols = SHAPES[request.param]

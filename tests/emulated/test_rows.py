@@ -27,32 +27,74 @@ def judged_on_everything(one, dims_of, capability=(8, 9)):
     assert not j.structure, (one.label, cols, j.reason)
 
 
-@pytest.mark.parametrize("key", NAMES, ids="-".join)
-def test_every_family_seed_and_odd_length(key):
-    """Formats and seeds take turns with the lengths; two lengths also get the
-    verdict that the lab gives: families, probes and power certificate, NaN and infinities in a few
-    rows. All pairs of them are ``scripts/cover_honest.py``'s."""
+VERDICTS = (2, 257)
+"""Lengths that also get the verdict that the lab gives: families, probes and power certificate, NaN
+and infinities in a few rows."""
+RAW = [key for key in NAMES if key[1] == "raw"]
+
+
+def whole(*values):
+    return pytest.param(*values, marks=pytest.mark.whole)
+
+
+def turn_of(key):
+    return NAMES.index(key) if key[1] == "numba" else 0
+
+
+def in_turn(key, number=0):
+    """A format of a kernel."""
     rows_of = formats_of(key)
-    lengths, turn = (COLUMNS, 0) if key[1] == "raw" else (NUMBA_COLUMNS, NAMES.index(key))
-    for number, cols in enumerate(lengths):
-        one = rows_of[(turn + number) % len(rows_of)]
-        seeds = [(number + turn) % 10] if cols <= 1000 else range(1)
+    return rows_of[(turn_of(key) + number) % len(rows_of)]
+
+
+def judged_at(key, numbers):
+    """Formats and seeds take turns with the lengths of these numbers. All pairs of them are
+    ``scripts/cover_honest.py``'s."""
+    for number in numbers:
+        one, cols = in_turn(key, number), (COLUMNS if key[1] == "raw" else NUMBA_COLUMNS)[number]
+        seeds = [(number + turn_of(key)) % 10] if cols <= 1000 else range(1)
         judged_on_everything(one, (cols, seeds))
-        if cols in (2, 257):
+        if cols in VERDICTS:
             j = judge(one, {"rows": 9, "cols": cols}, effort="full" if cols == 257 else "quick")
             assert j.verdict == "PASS", (one.label, cols, j.reason)
 
 
-@pytest.mark.parametrize(
-    ("capability", "fmt", "cols"), [((7, 5), "fp32", 33000), ((9, 0), "bf16", 20001)], ids=str
-)
 @pytest.mark.parametrize("key", NAMES, ids="-".join)
-def test_long_rows_keep_what_the_card_has_room_for(key, capability, fmt, cols):
-    """On 7.5 shared memory ends first; one element a pack, the rest of a row is read again."""
-    if key[1] == "raw":
-        for one in formats_of(key):
-            if one.variant.format == fmt:
-                judged_on_everything(one, (cols, range(1)), capability)
+def test_every_family_seed_and_odd_length(key):
+    """The lengths that get a verdict, and of the others every third; the kernels take turns."""
+    if key[1] == "numba":
+        judged_at(key, [0])
+        return
+    others = [n for n, cols in enumerate(COLUMNS) if cols not in VERDICTS]
+    first = RAW.index(key) % 3
+    judged_at(key, [n for n in range(len(COLUMNS)) if n not in others or n in others[first::3]])
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("key", RAW, ids="-".join)
+def test_every_family_and_seed_at_all_odd_lengths(key):
+    judged_at(key, range(len(COLUMNS)))
+
+
+LONG = [((7, 5), "fp32", 33000), ((9, 0), "bf16", 20001)]
+"""On 7.5 shared memory ends first; one element a pack, the rest of a row is read again."""
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        (key, n) if n == (at + 1) % 2 or key[2] == "residual_rounded" else whole(key, n)
+        for at, key in enumerate(RAW)
+        for n, (_, fmt, _) in enumerate(LONG)
+        if fmt in [c.variant.format for c in formats_of(key)]
+    ],
+    ids=str,
+)
+def test_long_rows_keep_what_the_card_has_room_for(key, number):
+    """The kernels take turns with the two."""
+    capability, fmt, cols = LONG[number]
+    (one,) = [c for c in formats_of(key) if c.variant.format == fmt]
+    judged_on_everything(one, (cols, range(1)), capability)
 
 
 @pytest.mark.parametrize("one", LESSONS, ids=label)
@@ -98,7 +140,12 @@ ROWS = 3.0 * RNG.standard_normal((6, 257))
 
 
 def twins(op, name, fmt="fp32"):
-    return [c for c in HONEST if (c.spec.op, c.spec.name, c.variant.format) == (op, name, fmt)]
+    """The raw kernel; the one that Numba compiles in `make test-whole`."""
+    return [
+        whole(c) if c.spec.backend == "numba" else c
+        for c in HONEST
+        if (c.spec.op, c.spec.name, c.variant.format) == (op, name, fmt)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -126,8 +173,18 @@ def test_rms_norm_of_a_scaled_row(one):
     np.testing.assert_array_equal(here, there)
 
 
-@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0)], ids=str)
-@pytest.mark.parametrize("fmt", ["fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("fmt", "capability"),
+    [
+        ("fp16", (7, 5)),
+        whole("fp16", (8, 0)),
+        whole("fp16", (9, 0)),
+        ("bf16", (7, 5)),
+        ("bf16", (8, 0)),
+        ("bf16", (9, 0)),
+    ],
+    ids=str,
+)
 def test_products_with_weights_of_every_code_are_rounded_once(fmt, capability):
     """Also where they are subnormal, overflow or are NaN."""
     one, codes = case("rmsnorm", "row", fmt), np.arange(1 << 16, dtype=np.uint16)
@@ -153,7 +210,7 @@ def test_layer_norm_of_a_shifted_row(one):
 @pytest.mark.parametrize("key", NAMES, ids="-".join)
 def test_no_thread_races_another(key):
     """Two warps a row and more, under the race detector."""
-    one = formats_of(key)[0]
+    one = in_turn(key)
     dims = {"rows": 2, "cols": 257 if key[1] == "numba" else 2056}
     stored = ops.get(key[0]).stored_inputs(one.variant, dims, "normal", 0)
     runner = KernelRunner(one, EmulatedDevice((8, 9), sanitize=True), dims)
