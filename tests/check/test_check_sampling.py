@@ -164,7 +164,7 @@ def test_a_race_of_long_loops_is_seen_there(judged):
 
 def test_more_terms_than_are_timed_are_looked_at_and_replayed(judged, tmp_path):
     few = changed(tmp_path, "t < k", "t < min(k, 2048)")
-    result = judged(few)
+    result = judged_at(judged, few, MATMUL.longest.dims)
     assert (result.verdict, result.diagnosis.slug) == ("FAIL", "timed-size")
     assert "k=4621" in result.diagnosis.text
     only = token.parse(result.facts["replay"])

@@ -90,11 +90,11 @@ def test_an_idle_accumulator_equals_the_slow_model(name, capability, rules):
     k = rules["k"]
     large_a, large_b = (FORMATS[ROW[rules[t]]].max_finite for t in ("a_type", "b_type"))
     kind = np.uint16 if rules["d_type"] == "f16" else np.uint32
-    c = rng.integers(0, np.iinfo(kind).max, (2, 40), dtype=np.uint64).astype(kind)
-    c[:, :10] &= kind(np.iinfo(kind).max >> 8)  # small ones
-    for row, column in (([0, large_a], 0), (0, [0, large_b] * 20)):
+    c = rng.integers(0, np.iinfo(kind).max, (2, 20), dtype=np.uint64).astype(kind)
+    c[:, :5] &= kind(np.iinfo(kind).max >> 8)  # small ones
+    for row, column in (([0, large_a], 0), (0, [0, large_b] * 10)):
         a = encoded(np.full((k, 2), row).T, rules["a_type"])
-        b = encoded(np.full((k, 40), column), rules["b_type"])
+        b = encoded(np.full((k, 20), column), rules["b_type"])
         compare(mma(a, b, c, name, capability), a, b, c, rules)
 
 

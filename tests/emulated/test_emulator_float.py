@@ -14,7 +14,7 @@ from roundings import BF16, F16, F32, F64, Binary, fused, negative, number
 from gpulab.emulator import exact
 
 MODES = ("rn", "rz", "rm", "rp")
-COUNT = 1500
+COUNT = 1000
 RAW = {16: np.uint16, 32: np.uint32, 64: np.uint64}
 NAN = {32: 0x7FFFFFFF}
 
