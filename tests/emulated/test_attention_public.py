@@ -10,8 +10,9 @@ KERNELS = [
     pytest.param(case("mma", "fp16"), id="mma-fp16"),
     pytest.param(case("mma", "bf16"), id="mma-bf16"),
     pytest.param(case("simt", "fp32"), id="simt-fp32"),
-    pytest.param(case("simt", "fp16", "numba"), id="numba-fp16"),
+    pytest.param(case("simt", "fp16", "numba"), id="numba-fp16", marks=pytest.mark.whole),
 ]
+"""Numba's is compiled in `make test-whole`."""
 everyone = pytest.mark.parametrize("kernel", KERNELS)
 raw = pytest.mark.parametrize("kernel", KERNELS[:3])
 

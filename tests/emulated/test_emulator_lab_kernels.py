@@ -34,12 +34,11 @@ LEAST, MOST, OTHER = EACH_KIND = ((7, 5), (9, 0), (12, 0))
 """The least code, the most, and the other front end's."""
 IN_TURNS = tuple(c for c in EMULATED if c not in EACH_KIND)
 """For one of these, the least and the other front end, `make test` compiles a part of a source."""
-PART, PART_OF_MOST = 12, 3
-"""Every twelfth instantiation; of the most capable every third."""
+PART, PART_OF_MOST = 12, 4
+"""Every twelfth instantiation; of the most capable every fourth."""
 ASSEMBLED = ((7, 5), (9, 0))
 """Where tests/cpu/test_kernels_compile.py assembles every row of matmul and attention, at the first
-two sizes, lessons for 9.0 alone and at the first; elsewhere but for 8.6 it does some at the first,
-lessons left out. What it leaves in the cache is used."""
+two sizes, lessons for 9.0 alone and at the first. What it leaves in the cache is used."""
 ASSEMBLED_ROWS = {((7, 5), UNALIGNED), ((9, 0), SIZE)}
 """Where it assembles row operations."""
 OPS = sorted({spec.op for spec in registry.specs()})
@@ -81,7 +80,7 @@ def is_assembled_elsewhere(case: registry.Case, capability: Capability, size: in
         return (capability, size) in ASSEMBLED_ROWS
     if case.variant.lesson:
         return capability == ASSEMBLED[-1] and size == SIZE
-    return capability in ASSEMBLED or size == SIZE
+    return capability in ASSEMBLED
 
 
 def raw_builds() -> Iterator[tuple[registry.Case, Capability, int, RawBuild]]:

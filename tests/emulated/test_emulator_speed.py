@@ -40,7 +40,11 @@ def seconds(kernel: str, form: str, size: int, repeats: int) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "form", "size", "limit"),
-    [("simt", "fp32", 256, 0.25), ("mma", "fp16", 256, 1.0), ("mma", "fp16", 1024, 20.0)],
+    [
+        ("simt", "fp32", 256, 0.25),
+        ("mma", "fp16", 256, 1.0),
+        pytest.param("mma", "fp16", 1024, 20.0, marks=pytest.mark.whole),
+    ],
 )
 def test_time(kernel: str, form: str, size: int, limit: float) -> None:
     assert seconds(kernel, form, size, 3 if size < 1024 else 1) < limit
