@@ -1,7 +1,7 @@
 """A covering sample of the fixtures; ``scripts/check_fixtures.py`` judges all of them.
 
-Every third exercise has its solution here, the others their starters; every fourth one has its
-solution in Numba, every eighth one its starter, every fourth one a right submission. Every
+Every third exercise has its solution here, the others their starters; every eighth one has its
+solution in Numba, every other eighth one its starter, every fourth one a right submission. Every
 diagnosis that a folder names has one wrong submission, here or in another test.
 """
 
@@ -49,7 +49,7 @@ def sample():
         kind, _, rest = one.name.partition("/")
         is_starter = kind == "starter"
         wanted = rest in [f"{n}.cu" for n in NAMES if (n in NAMES[::3]) is not is_starter]
-        wanted |= rest in [f"{n}.py" for n in NAMES[1 :: 8 if is_starter else 4]]
+        wanted |= rest in [f"{n}.py" for n in NAMES[5 if is_starter else 1 :: 8]]
         if kind in ("solution", "starter") and wanted:
             chosen.append(one)
     for name in NAMES[3::4]:

@@ -27,9 +27,17 @@ SHAPES = [
 ]
 """One for each kernel, and its seed: the kernels are ten."""
 PASSES = [
-    pytest.param(one, (3 * number) % 10, id=one.label.replace(" ", ""))
+    pytest.param(
+        one,
+        (3 * number) % 10,
+        id=one.label.replace(" ", ""),
+        marks=[pytest.mark.whole]
+        if (one.spec.backend, one.variant.format) in (("numba", "fp16"), ("numba", "bf16"))
+        else [],
+    )
     for number, one in enumerate(HONEST)
 ]
+"""Of Numba's, `make test` compiles one format."""
 
 
 @pytest.mark.parametrize(("one", "seed"), PASSES)
