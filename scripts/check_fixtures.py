@@ -166,6 +166,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="fixtures whose name contains this")
     parser.add_argument("--device", choices=["emulated", "cuda"], default="emulated")
     parser.add_argument("--isolated", action="store_true")
+    parser.add_argument("--untimed", action="store_true", help="on a card, without its times")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
@@ -185,7 +186,7 @@ def main() -> int:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(asked.jobs, context) as pool:
         for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
-            options = Options(device=asked.device, seed=seed)
+            options = Options(device=asked.device, seed=seed, timed=not asked.untimed)
             left = [f for f in chosen if (f.name, seed, asked.device) not in known]
             waiting = [pool.submit(_task, one, options, isolated) for one in left]
             for future in as_completed(waiting):

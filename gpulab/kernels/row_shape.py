@@ -184,7 +184,7 @@ class Streamed(Group):
         regs: more packs of a thread, in registers.
         turns: a block takes row after row; otherwise a block a row, of which an SM holds several.
         holds: a thread keeps the parameters of its columns in registers.
-        polls: blocks of a cluster poll for each other's results (one an SM; not with holds).
+        polls: blocks of a cluster poll for each other's results (one an SM).
         fit: of the rows.
     """
 
@@ -229,7 +229,8 @@ class Streamed(Group):
     def cpp(self) -> str:
         """The type in device code."""
         ring = f"{self.shared}, {self.ring}, {self.regs}, {self.blocks}, {self.fit}"
-        more = ", false, true" if self.polls else ", true" if self.holds else ""
+        holds = ", true" if self.holds else ", false" if self.polls else ""
+        more = holds + (", true" if self.polls else "")
         return f"Streamed<{self.group}, {self.rows}, {ring}{more}>"
 
 

@@ -25,9 +25,14 @@ BEHIND: Table = (
 )
 """One meeting a row, behind another row's work: 64 KB an SM of each of three rows."""
 
+FOUR_AN_SM = Behind(256, 4, 3, blocks=4, cluster=4)
+"""Rows of a quarter as much, four of them an SM."""
+
 PLAIN: Table = (
+    FOUR_AN_SM,
     *BEHIND,
-    *SHORT,
+    *(Kept(1 << i, 2) for i in range(9)),
+    Kept(256, 4),
     Streamed(512, 8, 3, blocks=2),
     Streamed(512, 24, 6, blocks=1, regs=8),
     Streamed(1024, 12, 3, blocks=1, regs=4, cluster=2),
@@ -78,6 +83,9 @@ MAXIMUM_FIRST: Table = (
 )
 """A row is waited for twice, for its maximum and its sum: by several blocks of an SM in turns."""
 
+LOG_MAXIMUM_FIRST: Table = (FOUR_AN_SM, *MAXIMUM_FIRST)
+"""The last pass subtracts: there is less to hide a meeting behind."""
+
 MOMENTS: Table = (
     Kept(512, 8),
     Kept(512, 16, resident=512),
@@ -98,15 +106,15 @@ TWO_PARAMETERS: Table = (
 """For LayerNorm, which reads two parameters a column besides: once where they stay in registers."""
 
 TWO_ARRAYS: Table = (
-    *(Kept(1 << i, 4, resident=768) for i in range(9)),
-    Streamed(512, 8, 3, blocks=1),
+    *(Kept(1 << i, 2) for i in range(11)),
+    Kept(1024, 4),
     Streamed(512, 8, 3, blocks=1, cluster=2),
-    Streamed(512, 4, 3, blocks=1, cluster=8, polls=True),
+    Streamed(512, 4, 3, blocks=1, cluster=8, holds=True, polls=True),
     Streamed(512, 8, 3, blocks=1, cluster=8, polls=True),
     Kept(512, 4, 4, resident=512),
     Kept(1024, 2, 4),
 )
-"""For kernels that keep the packs of both addends."""
+"""For kernels that keep the packs of both addends: the fewer packs a thread, the more threads."""
 
 ONCE: Table = (*(Ahead(1 << i, 16 << i) for i in range(9)), Ahead(512, 16384), Ahead(1024, 0))
 """For kernels that go over a row once."""

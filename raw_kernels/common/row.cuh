@@ -88,8 +88,9 @@ struct Team {
     int index(int i) const { return member + i * kTeam; }
     bool has(int i) const {
         if constexpr (kFit == kWhole) return kRows == 1 || inside();
-        return index(i) < here;
+        return exists(i);
     }
+    bool exists(int i) const { return index(i) < here; }
     Raw load(int i, bool once) const { return source.load(size_t(row) * packs + index(i), once); }
 
     template <typename F>
@@ -111,8 +112,8 @@ struct Team {
     }
 };
 
-// A parameter of the columns. Where a row says so, its packs of this thread are read once, by bring(), and
-// stay in registers.
+// A parameter of the columns. Where a row says so, its packs of this thread are read by bring(), before
+// they are wanted, and stay in registers: a row's threads need not wait for them once they have met.
 template <class Row, typename W>
 struct OfColumns {
     static constexpr int kVec = Row::kVec, kKept = Row::kOfColumns;
@@ -121,23 +122,27 @@ struct OfColumns {
 
     explicit OfColumns(const W* parameter) : from(parameter) {}
 
+    // With the first row. (Loads that other threads' stores cannot concern, __ldg's, the compiler may put off
+    // until behind the barrier at which the row's threads meet.)
     void bring(const Row& row) {
+        if (row.turn > 0) return;
+        using Memory = typename Pack<W, kVec>::Memory;
 #pragma unroll
         for (int i = 0; i < kKept; ++i) {
-            if (row.has(i)) kept[i] = load_pack<W, kVec>(from, row.index(i), false);
-            forget_values(kept[i]);
+            if (row.has(i)) kept[i] = packed<W, kVec>(__ldca(reinterpret_cast<const Memory*>(from) + row.index(i)));
         }
     }
 
     // Those of pack `at` of a row, this thread's number `number`, which is a constant where they are kept.
-    void values(int at, int number, float (&value)[kVec]) {
+    Pack<W, kVec> pack(int at, int number) {
         if constexpr (kKept > 0) {
             forget_values(kept[number]);
-            widen(kept[number], value);
+            return kept[number];
         } else {
-            widen(load_pack<W, kVec>(from, at, false), value);
+            return load_pack<W, kVec>(from, at, false);
         }
     }
+    void values(int at, int number, float (&value)[kVec]) { widen(pack(at, number), value); }
 };
 
 template <int kGroup, int kRows, int kRegs, int kShared, int kBlocksAnSm, Fit kFit>
@@ -150,17 +155,31 @@ struct Kept {
         using Raw = typename Base::Raw;
         using Base::Base, Base::has, Base::load, Base::use;
         static constexpr int kBatch = 4;  // loads in flight where packs do not stay in registers
+        static constexpr bool kMeets = kGroup > 32;  // its warps, at a barrier
+        static constexpr int kOfColumns =
+            kMeets && kShared == 0 && kFit != kBeyond && kRegs <= kBatch ? kRegs : 0;
         static_assert(kShared % kBatch == 0, "whole batches");
 
         Raw kept[kRegs > 0 ? kRegs : 1];
 
+        // There are blocks for all rows: no other one follows.
+        bool more() const { return Base::turn == 0 && Base::more(); }
+
         // Reads the row: f(values, pack number, how many of this thread's came before).
         template <typename F>
         void first(F f) {
+            begin();
+            begun(f);
+        }
+        // The same in two parts: asks for what stays in registers; goes over the row.
+        void begin() {
 #pragma unroll
             for (int i = 0; i < kRegs; ++i) {
                 if (has(i)) kept[i] = load(i, true);
             }
+        }
+        template <typename F>
+        void begun(F f) {
 #pragma unroll
             for (int i = 0; i < kRegs; ++i) {
                 if (has(i)) use(kept[i], i, f);
@@ -199,6 +218,13 @@ struct Kept {
                 Source::forget(kept[i]);
                 if (has(i)) use(kept[i], i, f);
             }
+        }
+
+        // As again(), but read anew, with few registers: for what is seldom needed.
+        template <typename F>
+        void anew(F f) const {
+#pragma unroll 1
+            for (int i = 0; Base::exists(i); ++i) use(load(i, false), i, f);
         }
 
         // For the last time.

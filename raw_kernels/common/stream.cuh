@@ -51,6 +51,13 @@ struct Streamed {
             in_registers(f);
         }
 
+        // The same: it has been asked for.
+        void begin() const {}
+        template <typename F>
+        void begun(F f) {
+            first(f);
+        }
+
         // Goes over it again.
         template <typename F>
         void again(F f) {
@@ -58,6 +65,11 @@ struct Streamed {
 #pragma unroll 1
             for (int i = 0; i < kBatches; ++i, at = after(at)) batch(at, i, f);
             in_registers(f);
+        }
+
+        template <typename F>
+        void anew(F f) {
+            again(f);
         }
 
         // For the last time.

@@ -63,6 +63,7 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
     cluster_begin<Row::kPolls>();
     Row row({x, residual}, rows, cols);
     cluster_ready();
+    OfColumns<Row, T> weights(weight);
     for (; row.more(); row.next()) {
         const size_t start = size_t(row.row) * cols;
         SplitSum<4> squares;
@@ -71,6 +72,7 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
 #pragma unroll
             for (int j = 0; j < kVec; ++j) squares.of(j) = fmaf(value[j], value[j], squares.of(j));
         });
+        weights.bring(row);
         float sum = row_reduce<0>(row, squares.total(), Add{});
 
         float scale = 1.0f;
@@ -88,11 +90,11 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
         }
         const float rstd = 1.0f / sqrtf(sum / float(cols) + eps * scale * scale);
 
-        row.last([&](const float(&value)[kVec], int at, int) {
+        row.last([&](const float(&value)[kVec], int at, int number) {
             float normal[kVec];
 #pragma unroll
             for (int j = 0; j < kVec; ++j) normal[j] = value[j] * scale * rstd;
-            const auto factor = load_pack<T, kVec>(weight, at, false);
+            const auto factor = weights.pack(at, number);
             const auto rounded = narrow<T>(normal);
             store_pack(y + start, at, products(rounded, factor));
         });

@@ -22,19 +22,21 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
     cluster_begin();
     Row row({x}, rows, cols);
     cluster_ready();
+    OfColumns<Row, W> weights(weight);
     for (; row.more(); row.next()) {
         SplitSum<4> squares;
         row.first([&](const float(&value)[kVec], int, int) {
 #pragma unroll
             for (int j = 0; j < kVec; ++j) squares.of(j) = fmaf(value[j], value[j], squares.of(j));
         });
+        weights.bring(row);
         float sum = row_reduce<0>(row, squares.total(), Add{});
 
         float scale = 1.0f;
         if (any_row<Row::kGroup>(!(sum < infinity()))) {
             if (!(sum < infinity())) scale = kShrink;
             sum = 0.0f;
-            row.again([&](const float(&value)[kVec], int, int) {
+            row.anew([&](const float(&value)[kVec], int, int) {
 #pragma unroll
                 for (int j = 0; j < kVec; ++j) {
                     const float small = value[j] * scale;
@@ -46,11 +48,11 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
         const float rstd = 1.0f / sqrtf(sum / float(cols) + eps * scale * scale);
 
         W* const to = y + size_t(row.row) * cols;
-        row.last([&](const float(&value)[kVec], int at, int) {
+        row.last([&](const float(&value)[kVec], int at, int number) {
             float normal[kVec];
 #pragma unroll
             for (int j = 0; j < kVec; ++j) normal[j] = value[j] * scale * rstd;
-            const auto factor = load_pack<W, kVec>(weight, at, false);
+            const auto factor = weights.pack(at, number);
             const auto rounded = narrow<W>(normal);
             store_pack(to, at, products(rounded, factor));
         });

@@ -68,13 +68,13 @@ def test_a_row_stays_on_the_chip_or_its_rest_is_known(table, capability):
 
 @pytest.mark.parametrize("case", FP32, ids=lambda c: f"{c.spec.op}-{c.spec.name}")
 def test_reductions_take_no_more_shared_memory_than_is_left_for_them(case):
-    """Welford's moments take all of it."""
+    """Moments take all of it."""
     of = (case.variant, (9, 0), {"rows": 7, "cols": 6000})
     code = assembly.prepare(case.spec.build(*of), case.spec.params(case.variant), (9, 0))
     taken = code.resources.shared_bytes
     left = row_shape.static_bytes(case.spec.plan(*of).block[0], 1)
     assert taken <= left
-    assert (taken == left) == (case.spec.name == "welford")
+    assert (taken == left) == (case.spec.op == "layernorm")
 
 
 def test_two_blocks_of_an_sm_hold_halves_of_rows_and_the_sums_of_their_warps():

@@ -37,7 +37,7 @@ def taken(one, dims):
 
 @pytest.mark.parametrize("one", LOOPING, ids=lambda c: f"{c.spec.op}-{c.spec.name}")
 def test_a_block_that_takes_several_rows_gives_the_bits_of_a_block_a_row(one):
-    dims = {"rows": 5, "cols": 4100}
+    dims = {"rows": 5, "cols": 20000 if one.spec.name.startswith("residual") else 4100}
     assert outputs(one, dims) == outputs(one, dims, blocks=2)
 
 
@@ -45,9 +45,9 @@ def test_a_block_that_takes_several_rows_gives_the_bits_of_a_block_a_row(one):
     ("op", "name", "cols", "shape", "cluster"),
     [
         ("rmsnorm", "row", 4100, "Streamed<512, 1, 8, 3, 0, 2, kWithin>", 1),
-        ("rmsnorm", "row", 16384, "Streamed<512, 1, 8, 3, 0, 2, kWhole>", 1),
+        ("rmsnorm", "row", 16384, "Behind<256, 4, 3, 4, kWhole>", 4),
         ("rmsnorm", "residual", 20000, "Streamed<512, 1, 8, 3, 0, 1, kWithin>", 2),
-        ("rmsnorm", "residual", 33000, "Streamed<512, 1, 4, 3, 0, 1, kWithin, false, true>", 8),
+        ("rmsnorm", "residual", 33000, "Streamed<512, 1, 4, 3, 0, 1, kWithin, true, true>", 8),
         ("rmsnorm", "row", 16400, "Streamed<512, 1, 24, 6, 8, 1, kWithin>", 1),
         ("layernorm", "welford", 6000, "Streamed<512, 1, 8, 6, 0, 1, kWithin, true>", 1),
         ("layernorm", "two_pass", 6000, "Streamed<512, 1, 8, 6, 0, 1, kWithin, true>", 1),
@@ -118,7 +118,7 @@ def test_a_mistake_of_polling_is_seen(mistake, polled, tmp_path, monkeypatch):
     assert found in ("race", "other bits")
 
 
-AGAIN = "if constexpr (!kRead) row_meet(row);"
+AGAIN = "row_meet(row);  // the moments of the first time have been read"
 """Where rows are summed once more, in the place of their first sums."""
 
 

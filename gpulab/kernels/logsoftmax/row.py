@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.kernels.row_kernel import ROWS_COLS, SAME, RowKernel, declare, variants
-from gpulab.kernels.row_tables import LOG_ONLINE, MAXIMUM_FIRST
+from gpulab.kernels.row_tables import LOG_MAXIMUM_FIRST, LOG_ONLINE
 from gpulab.registry import Param, Variant
 
 ENTRY = "logsoftmax_{way}<%s, {T}, {W}, {vec}, {hold}>"
@@ -22,7 +22,7 @@ def params(variant: Variant) -> tuple[Param, ...]:
 declare(
     "logsoftmax",
     "two_pass",
-    RowKernel("logsoftmax/{way}.cu", ENTRY % "TwoPass", MAXIMUM_FIRST),
+    RowKernel("logsoftmax/{way}.cu", ENTRY % "TwoPass", LOG_MAXIMUM_FIRST),
     idea="the maximum first, then the sum of exponentials relative to it",
     order=10,
     rows=variants(SAME),
