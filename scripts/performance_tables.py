@@ -26,8 +26,11 @@ def span(*values: float, unit: str = ".3g") -> str:
 
 
 def missed(got: float, least: float) -> str | None:
-    """By how much a target is missed, or None."""
-    return None if got >= least else f"missed by {1 - got / least:.1%}"
+    """By how much a target is missed, or None; to a digit that is not 0."""
+    if got >= least:
+        return None
+    share = 1 - got / least
+    return f"missed by {share:.1%}" if share >= 0.0005 else f"missed by {100 * share:.1g}%"
 
 
 def table(head: str, lines: Iterable[Cells], left: int = 1) -> str:

@@ -116,7 +116,8 @@ class Reading:
         stops = bodies | self.summed
         near = self.flow.back(
             self.flow.makers(operand),
-            lambda j: j not in stops and (self.code[j].base in SCALING or self.on_chip(j)),
+            lambda j: j not in stops
+            and (self.code[j].base in SCALING or self.on_chip(j) or self._joins(j)),
         )
         if near & bodies:
             return "log"
@@ -127,6 +128,20 @@ class Reading:
         if any(self.code[j].base in ("ld", "cp") and self.flow.parameters(j) for j in near):
             return "input"
         return None
+
+    def _joins(self, i: int, above: frozenset[int] = frozenset()) -> bool:
+        """Whether an addition joins parts of a sum that were added to in turns."""
+        instr = self.code[i]
+        if instr.base != "add" or i in above or not arithmetic.is_float(instr):
+            return False
+        for operand in instr.operands[1:]:
+            near = self.flow.back(
+                self.flow.makers(operand), lambda j: self.code[j].base in MOVES
+            )
+            ends = [j for j in near if self.code[j].base not in MOVES]
+            if not ends or not all(j in self.summed or self._joins(j, above | {i}) for j in ends):
+                return False
+        return True
 
     def constant(self, instr: Instr) -> bool:
         """Whether an instruction works on constants only."""
