@@ -116,8 +116,10 @@ class Reading:
         stops = bodies | self.summed
         near = self.flow.back(
             self.flow.makers(operand),
-            lambda j: j not in stops
-            and (self.code[j].base in SCALING or self.on_chip(j) or self._joins(j)),
+            lambda j: (
+                j not in stops
+                and (self.code[j].base in SCALING or self.on_chip(j) or self._joins(j))
+            ),
         )
         if near & bodies:
             return "log"
@@ -135,9 +137,7 @@ class Reading:
         if instr.base != "add" or i in above or not arithmetic.is_float(instr):
             return False
         for operand in instr.operands[1:]:
-            near = self.flow.back(
-                self.flow.makers(operand), lambda j: self.code[j].base in MOVES
-            )
+            near = self.flow.back(self.flow.makers(operand), lambda j: self.code[j].base in MOVES)
             ends = [j for j in near if self.code[j].base not in MOVES]
             if not ends or not all(j in self.summed or self._joins(j, above | {i}) for j in ends):
                 return False
