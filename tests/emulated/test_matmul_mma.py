@@ -175,7 +175,13 @@ def test_the_build_follows_from_the_alignment_alone() -> None:
             assert mma.build(variant, capability, dims) == mma.build(variant, capability, other)
 
 
-@pytest.mark.parametrize(("variant", "capability"), ROWS)
+@pytest.mark.parametrize(
+    ("variant", "capability"),
+    [
+        pytest.param(*row.values, id=row.id, marks=[*row.marks, *[pytest.mark.whole] * (i % 2)])
+        for i, row in enumerate(ROWS)
+    ],
+)
 def test_rows_that_start_anywhere_give_the_tensor_cores_bits(
     variant: Variant, capability: Capability
 ) -> None:
