@@ -161,6 +161,7 @@ def _difference(step: Step) -> _Row:
         return ("difference of two sums", step.format, "cancellation", size, kept)
     sizes = {
         "the maximum": (f"{u} |x - max|", "one rounding of two stored numbers"),
+        "another thread's mean": (f"{u} of the mean", "float32, of two means of one row"),
         "a mean": (f"{u} of the mean", "float32, of a number that has no more bits"),
         "inputs": (f"{u} |x - y|", "one rounding of two stored numbers"),
         "a logarithm": (f"{u} of the result", "formed directly, one rounding"),

@@ -212,8 +212,10 @@ class Steps(Reading):
             left, right = (self.origin(o) for o in sides)
             marks = []
             if left == right == "sum":
-                what = "two sums"
-                marks.append("shifted" if self._shifted(sides[0]) else "")
+                shifted = self._shifted(sides[0])
+                marks.append("shifted" if shifted else "")
+                beside = not shifted and self._of_two_threads(*sides)
+                what = "another thread's mean" if beside else "two sums"
             elif "max" in (left, right):
                 if self._only_in_exponents(i):
                     continue  # the exponential's own row says so
@@ -228,6 +230,12 @@ class Steps(Reading):
                 continue
             fmt = arithmetic.result_format(instr) or ""
             yield self._step(i, "difference", what, fmt, *marks)
+
+    def _of_two_threads(self, one: Operand, other: Operand) -> bool:
+        """Whether two numbers are the same sum, of this thread and of a lane of its warp."""
+        mine, theirs = self.near(one, SCALING), self.near(other, SCALING)
+        handed = [any(self.code[j].base == "shfl" for j in near) for near in (mine, theirs)]
+        return handed == [False, True] and mine <= theirs
 
     def _sides(self, i: int, instr: Instr) -> tuple[Operand, Operand] | None:
         """What is taken from what, where an instruction subtracts numbers."""

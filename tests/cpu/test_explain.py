@@ -11,7 +11,7 @@ from explain_rows import ADA, ROWS, analysed, label, row
 from gpulab import ops, registry
 from gpulab.emulator.ptx.nodes import Instr
 from gpulab.errors import UsageError
-from gpulab.explain import arithmetic, cost, names, report
+from gpulab.explain import arithmetic, cost, names, report, risks
 from gpulab.ops import formulas
 from gpulab.registry import Case
 from gpulab.runtime.emulated import EmulatedDevice
@@ -275,6 +275,8 @@ def test_a_shift_that_is_subtracted_by_fma_and_a_scale_before_it_are_seen(
     kept = {r.step: r.mitigation for r in found.risks}
     assert kept["sum of squares"].endswith(squares)
     assert kept["difference of two sums"].endswith(difference)
+    assert ("difference to another thread's mean" in kept) == (kernel == "two_pass")
+    assert (risks.NOTHING in kept.values()) == (kernel == "naive_variance")
 
 
 def test_the_split_of_a_float32_product_is_read_from_its_instructions():
