@@ -48,13 +48,13 @@ def compare(key, chosen):
 
 
 def variants():
-    """Every fourth format of every kernel; one of every other kernel that Numba compiles."""
+    """Every sixth format of every kernel; one of every other kernel that Numba compiles."""
     number, found, numba = defaultdict(int), [], []
     for variant in dict.fromkeys(key[:-1] for key in GROUPS):
         kernel = variant[:3]
         if kernel[2] == "numba":
             numba += [variant] * (not number[kernel])
-        elif number[kernel] % 4 == 0:
+        elif number[kernel] % 6 == 0:
             found.append(variant)
         number[kernel] += 1
     return found + numba[::2]
