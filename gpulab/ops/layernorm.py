@@ -3,7 +3,8 @@
 Everything is float32 until the one rounding. Contracts name the way to the variance, both on
 shifted data, so that nothing large cancels:
 
-- ``two-pass``: a first mean m, then sums of x - m and (x - m)^2; the first corrects m.
+- ``two-pass``: a first mean m, then sums of x - m and (x - m)^2; the first corrects m. Of the row,
+  or of what a thread has of it.
 - ``welford``: one pass over x - x[0], running mean and sum of squares (or over x less the mean of
   what a thread reads first, which is off by no more than that).
 

@@ -34,7 +34,12 @@ def lines(variant: VariantLike, capability: Capability) -> tuple[Line, ...]:
         )
     else:
         moments = (
-            Line("shift", "sum(x) / n", kind="sum", note="a first mean"),
+            Line(
+                "shift",
+                "sum(x) / n",
+                kind="sum",
+                note="a first mean; where every thread has one of its own, they merge",
+            ),
             Line("d", "x - shift"),
             Line("c", "sum(d) / n", kind="sum", note="what the first mean was off"),
             Line("q", "sum(d * d)", kind="sum"),
