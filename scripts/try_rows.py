@@ -121,7 +121,7 @@ def _streamed(packs: int) -> Iterator[Shape]:
                     if blocks > 1 and ring <= 2 * batches:
                         yield Streamed(group, mine, ring, blocks, cluster, turns=False)
                 if cluster > 1:
-                    yield Behind(group, mine, 3 * batches, blocks, cluster)
+                    yield Behind(group, mine, blocks, cluster)
 
 
 def case_of(case: Case, shape: Shape) -> Case:
@@ -145,9 +145,10 @@ def told(shape: Shape, here: Shape) -> tuple[dict[str, Any], list[str]]:
         facts |= {"packs": here.regs, "shared": here.shared}
     else:
         facts |= {"packs": here.shared, "ring": here.ring}
-        facts |= {"regs": here.regs} if here.regs else {}
+        if isinstance(here, Streamed) and here.regs:
+            facts["regs"] = here.regs
     facts |= {"blocks": here.blocks, "cluster": here.cluster}
-    streamed = isinstance(here, Streamed) and not isinstance(here, Behind)
+    streamed = isinstance(here, Streamed)
     ways = [text for key, (value, text) in WAYS.items() if streamed and getattr(here, key) == value]
     return facts, ways
 

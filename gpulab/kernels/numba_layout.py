@@ -12,8 +12,31 @@ from typing import Any
 
 from gpulab import arch
 from gpulab.kernels import row_shape, row_tables
-from gpulab.kernels.row_shape import Behind, Kept, Packs, Streamed
+from gpulab.kernels.row_shape import Kept, Packs, Streamed
 from gpulab.registry import Capability, Dims, Variant
+
+
+@dataclass(frozen=True)
+class Trail(Streamed):
+    """Rows of which one is summed while the one before is written; whole packs, clusters.
+
+    Args:
+        group, shared, ring, blocks, cluster, fit: see ``Streamed``; the others do not apply.
+    """
+
+    @property
+    def meeting_bytes(self) -> int:
+        """Six places of a part a warp, and a barrier each."""
+        parts = self.group // row_shape.WARP * self.cluster
+        each = row_shape.BEHIND_BYTES * parts + row_shape.BARRIER_BYTES
+        return row_shape.aligned(row_shape.BEHIND_PLACES * each)
+
+    def on(self, capability: Capability, row: Packs) -> Streamed | None:
+        """None unless all its blocks fit and a row fills most of it with packs of 16 bytes."""
+        here = super().on(capability, row)
+        fills = row.kept_bytes == row_shape.PACK_BYTES and 4 * row.count > 3 * self.packs
+        return here if here is not None and here.blocks == self.blocks and fills else None
+
 
 Shape = Kept | Streamed
 Table = Sequence[Shape]
@@ -46,8 +69,8 @@ ONLINE: Table = (
 """As much is computed as moved: it takes the most threads, of fewer registers each."""
 
 MOMENTS: Table = (
-    Behind(128, 16, 10, blocks=2, cluster=8),
-    Behind(256, 16, 11, blocks=1, cluster=8),
+    Trail(128, 16, 10, blocks=2, cluster=8),
+    Trail(256, 16, 11, blocks=1, cluster=8),
     *SHORT,
     Streamed(512, 8, 6, blocks=1, holds=True),
     *APART,
@@ -143,8 +166,8 @@ def chosen(
         ring=shape.ring * batch if isinstance(shape, Streamed) else shape.shared,
         cluster=shape.cluster,
         turns=shape.turns,
-        behind=isinstance(shape, Behind),
-        holds=isinstance(shape, Behind) or (isinstance(shape, Streamed) and shape.holds),
+        behind=isinstance(shape, Trail),
+        holds=isinstance(shape, Trail) or (isinstance(shape, Streamed) and shape.holds),
         fit=fit,
         arrays=arrays,
         modern=capability >= row_shape.ASYNC,

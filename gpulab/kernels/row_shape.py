@@ -3,8 +3,8 @@
 A row is read in packs of up to 16 bytes. A group of threads of a block (of each of a cluster)
 shares it. ``Kept``: each thread keeps its first packs in registers, the next in its own places of
 shared memory, and what is left is read again. ``Streamed``: all packs wait in shared memory, those
-of the next rows are on their way. ``Behind``: and a row is summed while the one before is written.
-``Ahead``: rows are gone over once, the next packs are on their way to registers.
+of the next rows are on their way. ``Behind``: and two rows are summed while the one before them is
+written. ``Ahead``: rows are gone over once, the next packs are on their way to registers.
 """
 
 from __future__ import annotations
@@ -21,16 +21,25 @@ PACK_BYTES = 16
 WARP = 32
 BLOCK = 128
 """Threads of a block that holds several rows."""
+MAX_THREADS = 1024
+"""Of a block."""
 BATCH = 4
 """Loads that are in flight together; packs in shared memory are a multiple of them."""
 PART_FLOATS = 4
 """What a warp hands on, each in two places: Welford's moments; of other rows less."""
 BEHIND_BYTES = 4 * 4
 """What it hands on of a row that is summed behind another: LayerNorm's; of other rows less."""
+BEHIND_PLACES = 6
+"""Places where rows meet that are summed behind another."""
+BARRIER_BYTES = 8
 ASYNC: Capability = (8, 0)
 """From here a copy into shared memory needs no registers (cp.async, of whole words)."""
 CLUSTERS: Capability = (9, 0)
 """From here several blocks may share a row."""
+PORTABLE_CLUSTER = 8
+"""Blocks of a cluster that every card with clusters takes."""
+LARGEST_CLUSTER: dict[Capability, int] = {(9, 0): 16}
+"""What more was seen to run: on an H200, whose driver calls it not portable."""
 
 MAX_COLS = (1 << 28) - 1
 
@@ -50,19 +59,21 @@ class Packs:
         whole_words: a pack is 4 bytes or more.
         kept_bytes: what a thread keeps of one, in whole 32-bit words, of all arrays that are read
             side by side.
+        arrays: how many those are.
     """
 
     elements: int
     count: int
     whole_words: bool
     kept_bytes: int
+    arrays: int = 1
 
 
 def packs_of(cols: int, fmt: str, beside: Sequence[str] = (), arrays: int = 1) -> Packs:
     """The packs of a row of ``cols`` elements; those of formats ``beside`` it are no larger."""
     elements = pack_elements(cols, fmt, *beside)
     size = elements * storage_dtype(fmt).itemsize
-    return Packs(elements, cols // elements, size >= 4, arrays * max(4, size))
+    return Packs(elements, cols // elements, size >= 4, arrays * max(4, size), arrays)
 
 
 def pack_elements(cols: int, *formats: str) -> int:
@@ -235,29 +246,68 @@ class Streamed(Group):
 
 
 @dataclass(frozen=True)
-class Behind(Streamed):
-    """The same of two rows: one is summed while the one before is written; whole packs, clusters.
+class Behind(Group):
+    """One thread's share of three rows: one is written, two are summed; whole packs, clusters.
 
     Args:
-        group, shared, ring, blocks, cluster, fit: see ``Streamed``; the others do not apply.
+        group: see ``Group``; of a block, which has a warp more.
+        shared: packs a thread has of the longest row, in shared memory.
+        blocks: of an SM.
+        cluster: blocks of a row; above ``PORTABLE_CLUSTER`` on some cards only.
+        fit: of the rows.
     """
 
+    shared: int
+    blocks: int
+    cluster: int
+    fit: Fit = "kWithin"
+
     way = "behind"
+    ring = 3
+    """Rows."""
+    turns = True
+
+    @property
+    def threads(self) -> int:
+        """Of a block: those of the row, and a warp that merges what they find."""
+        return self.group + WARP
+
+    @property
+    def packs(self) -> int:
+        """The longest row."""
+        return self.group * self.shared * self.cluster
+
+    def shared_bytes(self, row: Packs) -> int:
+        """Of a block."""
+        return self.ring * self.shared * self.group * row.kept_bytes
 
     @property
     def meeting_bytes(self) -> int:
-        """Six places of a part a warp, and a barrier each."""
-        return aligned(6 * (BEHIND_BYTES * self.group // WARP * self.cluster + 8))
+        """Six places of parts (a warp, a block, the cluster) and barriers; a count a warp."""
+        warps = self.threads // WARP
+        each = BEHIND_BYTES * (warps + self.cluster) + 3 * BARRIER_BYTES
+        return aligned(BEHIND_PLACES * each + 4 * warps)
 
-    def on(self, capability: Capability, row: Packs) -> Streamed | None:
+    def on(self, capability: Capability, row: Packs) -> Behind | None:
         """None unless all its blocks fit and a row fills most of it with packs of 16 bytes."""
-        here = super().on(capability, row)
-        fills = row.kept_bytes == PACK_BYTES and 4 * row.count > 3 * self.packs
-        return here if here is not None and here.blocks == self.blocks and fills else None
+        if capability < CLUSTERS or row.count > self.packs or 4 * row.count <= 3 * self.packs:
+            return None
+        largest = LARGEST_CLUSTER.get(capability, PORTABLE_CLUSTER)
+        if self.cluster > largest or self.threads > MAX_THREADS:
+            return None
+        if row.kept_bytes != row.arrays * PACK_BYTES:
+            return None
+        card = arch.get(capability)
+        each = self.shared_bytes(row) + self.meeting_bytes
+        fits = card.shared_per_sm_bytes // (each + card.shared_reserved_bytes)
+        threads = card.max_threads_per_sm // self.threads
+        if each > card.shared_per_block_bytes or self.blocks > min(fits, threads):
+            return None
+        return replace(self, fit="kWhole" if row.count == self.packs else "kWithin")
 
     def cpp(self) -> str:
         """The type in device code."""
-        return f"Behind<{self.group}, {self.shared}, {self.ring}, {self.blocks}, {self.fit}>"
+        return f"Behind<{self.group}, {self.shared}, {self.blocks}, {self.fit}>"
 
 
 @dataclass(frozen=True)
@@ -296,7 +346,7 @@ class Ahead(Group):
         return f"Ahead<{self.group}, {self.rows}, {BATCH}, {self.blocks}, {self.fit}>"
 
 
-Shape = Kept | Streamed | Ahead
+Shape = Kept | Streamed | Behind | Ahead
 
 
 def plan(chosen: Shape, dims: Dims, row: Packs) -> LaunchPlan:

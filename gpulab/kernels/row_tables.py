@@ -18,18 +18,29 @@ Table = Sequence[Shape]
 SHORT: Table = tuple(Kept(1 << i, 4) for i in range(9))
 """Four packs a thread: many rows an SM, which hide each other's barriers."""
 
-BEHIND: Table = (
-    Behind(256, 8, 6, blocks=2, cluster=4),
-    Behind(256, 8, 6, blocks=2, cluster=8),
-    Behind(512, 8, 6, blocks=1, cluster=8),
+PAIRS: Table = (
+    *(Behind(256, 8, blocks=2, cluster=cluster) for cluster in (4, 8)),
+    Behind(512, 8, blocks=1, cluster=8),
 )
-"""One meeting a row, behind another row's work: 64 KB an SM of each of three rows."""
+"""One meeting a row, behind other rows' work: three rows of 64 KB an SM, of which, where a cluster
+holds the row, two blocks take turns in computing."""
 
-FOUR_AN_SM = Behind(256, 4, 3, blocks=4, cluster=4)
-"""Rows of a quarter as much, four of them an SM."""
+BEHIND: Table = (Behind(256, 4, blocks=4, cluster=4), *PAIRS)
+"""Where less is computed: shorter rows, too, by more blocks an SM."""
+
+BEHIND_MOMENTS: Table = (
+    Behind(512, 4, blocks=1, cluster=2),
+    Behind(512, 4, blocks=1, cluster=4),
+    Behind(512, 8, blocks=1, cluster=4),
+    Behind(512, 8, blocks=1, cluster=8),
+)
+"""With two parameters a column in registers, which every SM reads: the fewer rows an SM holds parts
+of, the less is read."""
+
+BEHIND_TWO: Table = tuple(Behind(512, 4, blocks=1, cluster=2 << i) for i in range(4))
+"""Two arrays, of 32 KB a block of each."""
 
 PLAIN: Table = (
-    FOUR_AN_SM,
     *BEHIND,
     *(Kept(1 << i, 2) for i in range(9)),
     Kept(256, 4),
@@ -45,7 +56,7 @@ PLAIN: Table = (
 
 ALONE: Table = (
     *SHORT,
-    Streamed(512, 8, 2, blocks=3, turns=False),
+    Streamed(512, 8, 2, blocks=3, turns=False, holds=True),
     Kept(512, 8),
     Kept(512, 16, resident=512),
 )
@@ -64,7 +75,7 @@ LOG_ONLINE: Table = (
 """One exponential an element: the last pass subtracts."""
 
 ONLINE: Table = (
-    *BEHIND,
+    *PAIRS,
     *ALONE,
     Streamed(512, 10, 7, blocks=2, regs=6, cluster=2),
     HALVES,
@@ -75,7 +86,7 @@ ONLINE: Table = (
 a row is on its way meanwhile."""
 
 MAXIMUM_FIRST: Table = (
-    *BEHIND,
+    *PAIRS,
     *ALONE,
     HALVES,
     Streamed(512, 8, 2, blocks=3, cluster=8),
@@ -83,7 +94,7 @@ MAXIMUM_FIRST: Table = (
 )
 """A row is waited for twice, for its maximum and its sum: by several blocks of an SM in turns."""
 
-LOG_MAXIMUM_FIRST: Table = (FOUR_AN_SM, *MAXIMUM_FIRST)
+LOG_MAXIMUM_FIRST: Table = (*BEHIND, *MAXIMUM_FIRST[len(PAIRS) :])
 """The last pass subtracts: there is less to hide a meeting behind."""
 
 MOMENTS: Table = (
@@ -93,8 +104,6 @@ MOMENTS: Table = (
     Kept(1024, 4, 12, cluster=2),
     Kept(1024, 4, 12),
 )
-BEHIND_MOMENTS: Table = (Behind(256, 8, 6, blocks=2, cluster=2), *BEHIND)
-"""Much is computed: it has to go on while rows wait for each other's moments."""
 
 TWO_PARAMETERS: Table = (
     *BEHIND_MOMENTS,
@@ -107,6 +116,7 @@ TWO_PARAMETERS: Table = (
 
 TWO_ARRAYS: Table = (
     *(Kept(1 << i, 2) for i in range(11)),
+    *BEHIND_TWO,
     Kept(1024, 4),
     Streamed(512, 8, 3, blocks=1, cluster=2),
     Streamed(512, 4, 3, blocks=1, cluster=8, holds=True, polls=True),

@@ -256,6 +256,8 @@ class CudaDevice(Device):
 
     def _grid(self, plan: LaunchPlan, kernel: Any) -> tuple[int, int, int]:
         """What to launch; of a persistent kernel, what the card holds at once."""
+        if plan.cluster > 1:
+            residency.allow_cluster(kernel.kernel.ptr, plan)
         x = residency.blocks_along_x(
             plan,
             self.multiprocessors,

@@ -11,6 +11,8 @@ from gpulab.errors import FaultError
 from gpulab.runtime import cuda_context
 
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+_LARGE_CLUSTERS = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+_PORTABLE_CLUSTER = 8
 
 
 class _Attribute(ctypes.Structure):
@@ -34,6 +36,27 @@ class _Configuration(ctypes.Structure):
         ("attributes", ctypes.POINTER(_Attribute)),
         ("attribute_count", ctypes.c_uint),
     )
+
+
+def allow_cluster(function: int, plan: LaunchPlan) -> None:
+    """Ask the driver for clusters of more blocks than every card takes, where a plan has them.
+
+    Args:
+        function: the ``CUfunction``.
+        plan: its launch.
+
+    Raises:
+        FaultError: the driver refuses.
+    """
+    if plan.cluster <= _PORTABLE_CLUSTER:
+        return
+    allow = cuda_context.libcuda().cuFuncSetAttribute
+    status = allow(ctypes.c_void_p(function), _LARGE_CLUSTERS, 1)
+    if status != 0:
+        raise FaultError(
+            f"the driver refuses clusters of {plan.cluster} blocks: status {status}",
+            fault="driver_refusal",
+        )
 
 
 def clusters_at_once(function: int, plan: LaunchPlan) -> int:

@@ -57,49 +57,74 @@ void add_exponentials(const Pack<T, kVec>& pack, float base, SplitSum<4>& sum) {
     for (int j = 0; j < kVec; ++j) sum.of(j) += exp_of(value[j] - base);
 }
 
-template <class Sum>
-struct OfThread;
+// How the threads' meet: Of is made of all of a row (common/behind.cuh).
+template <class Of>
+struct Meet : Merge {
+    using Result = Of;
+    static Of finish(const LogSum& all, bool) { return Of(all); }
+    static constexpr bool again(const Of&) { return false; }
+};
 
-template <>
-struct OfThread<TwoPass> {
-    template <typename T, class Row, class Pass>
-    static LogSum of(const Row&, Pass pass) {
+// Maximum and sum of what a thread has of a row; the maximum first, then the sum beside it.
+template <class Sum>
+struct OfThread {
+    template <typename T, class Row>
+    static LogSum of(const Row& row) {
         Largest<T> seen;
-        pass.first([&](const typename Row::Raw& pack, int) { seen.take(pack); });
-        const float largest = seen.value(), base = base_of(largest);
         SplitSum<4> sum;
-        pass.again([&](const typename Row::Raw& pack, int) { add_exponentials(pack, base, sum); });
-        return {largest, sum.total()};
+        row.template by_several<Row::kPacks>([&](const auto& packs, int) {
+            packs([&](const auto& pack, int) { seen.take(pack); });
+            const float base = base_of(seen.value());
+            packs([&](const auto& pack, int) { add_exponentials(pack, base, sum); });
+        });
+        return {seen.value(), sum.total()};
     }
 };
 
-// The sum is rescaled once a batch.
+// In one pass: the sum is rescaled once every kPacks packs.
 template <>
 struct OfThread<Online> {
-    template <typename T, class Row, class Pass>
-    static LogSum of(const Row& row, Pass pass) {
+    static constexpr int kPacks = 4;
+
+    template <typename T, class Row>
+    static LogSum of(const Row& row) {
         Largest<T> seen;
         SplitSum<4> sum;
         float before = -infinity();
-        pass.first_batches([&](const typename Row::Raw(&raw)[Row::kBatch], int number) {
-            row.each(raw, number, [&](const typename Row::Raw& pack, int) { seen.take(pack); });
+        row.template by_several<kPacks>([&](const auto& packs, int number) {
+            packs([&](const auto& pack, int) { seen.take(pack); });
             const float largest = seen.value(), base = base_of(largest);
             if (number > 0) {
                 const float factor = exp_of(before - base);
 #pragma unroll
                 for (int i = 0; i < 4; ++i) sum.of(i) *= factor;
             }
-            row.each(raw, number, [&](const typename Row::Raw& pack, int) {
-                add_exponentials(pack, base, sum);
-            });
+            packs([&](const auto& pack, int) { add_exponentials(pack, base, sum); });
             before = largest;
         });
         return {before, sum.total()};
     }
 };
 
-template <class Sum, typename T, bool kStart, class Row>
-void send_next(Row& row) {
-    const LogSum mine = OfThread<Sum>::template of<T>(row, typename Row::template Coming<kStart>{row});
-    row.template send<kStart>(Merge::lanes<32>(mine));
+// y of rows, each element by Of::of.
+template <class Sum, class Of, typename T, typename Out, int kVec, class Hold, bool kStays>
+void write_rows(const T* x, Out* y, int rows, int cols) {
+    using Row = typename Hold::template Rows<Plain<T, kVec>, LogSum, Meet<Of>>;
+    Row row({x}, rows, cols);
+    row.ready();
+    if (row.merges()) return row.merge({});
+    const auto sum = [](const auto& of_row) { return OfThread<Sum>::template of<T>(of_row); };
+    row.start(sum);
+    for (; row.more(); row.next()) {
+        const Of result = row.receive();
+        Out* const to = y + size_t(row.row) * cols;
+        row.current().first([&](const auto& pack, int number) {
+            float value[kVec];
+            widen(pack, value);
+#pragma unroll
+            for (int j = 0; j < kVec; ++j) value[j] = result.of(value[j]);
+            store_pack<kStays>(to, row.index(number), narrow<Out>(value));
+        });
+        row.sum_next(sum);
+    }
 }

@@ -26,6 +26,16 @@ inline uint4 load_shared_16(unsigned shared) {
     return words;
 }
 
+// The same, of places that were read before: the assembler may not keep in registers what was found there.
+inline uint4 load_shared_again_16(unsigned shared) {
+    uint4 words;
+    asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "r"(shared)
+                 : "memory");
+    return words;
+}
+
 inline void store_shared_4(unsigned shared, unsigned word) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(word) : "memory");
 }

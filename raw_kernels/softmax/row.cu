@@ -18,12 +18,12 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_
     cluster_ready();
     for (; row.more(); row.next()) {
         const LogSum total = Sum::of(row);
-        const float inverse = 1.0f / total.sum;
+        const Probability<Out> probability(total);
         Out* const to = y + size_t(row.row) * cols;
         row.last([&](const float(&value)[kVec], int at, int) {
             float result[kVec];
 #pragma unroll
-            for (int j = 0; j < kVec; ++j) result[j] = exp_of(value[j] - total.largest) * inverse;
+            for (int j = 0; j < kVec; ++j) result[j] = probability.of(value[j]);
             store_pack(to, at, narrow<Out>(result));
         });
     }

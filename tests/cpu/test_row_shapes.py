@@ -1,11 +1,13 @@
 """How rows are shared: every row length has a shape that each card can run."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpulab import arch, registry
 from gpulab.device_code import LaunchPlan
 from gpulab.kernels import row_shape, row_tables
-from gpulab.kernels.row_shape import Kept, Packs, Streamed
+from gpulab.kernels.row_shape import Behind, Kept, Packs, Streamed
 from gpulab.runtime import assembly
 from gpulab.runtime.residency import blocks_along_x
 
@@ -49,13 +51,18 @@ def test_a_launch_asks_for_no_more_than_the_card_has(capability):
 )
 def test_a_row_stays_on_the_chip_or_its_rest_is_known(table, capability):
     """What is kept of a row is all of it, or the kernel is told that there is a rest."""
-    kept_bytes = 32 if table == "TWO_ARRAYS" else 16
+    arrays = 2 if table == "TWO_ARRAYS" else 1
     for count in (1, 7, 512, 513, 4096, 4097, 16384, 32768, 32769, 1 << 20):
         for words in (True, False):
-            row = Packs(8, count, words, kept_bytes)
+            row = Packs(8, count, words, 16 * arrays, arrays)
             shape = row_tables.shape(getattr(row_tables, table), row, capability)
             if isinstance(shape, Kept):
                 assert (shape.fit == "kBeyond") == (count > shape.packs)
+            if isinstance(shape, Behind):
+                assert shape.threads <= 1024
+                assert 4 * count > 3 * shape.packs
+                assert count <= shape.packs
+                assert capability >= (9, 0)
             assert (shape.fit == "kWhole") <= (count == shape.packs)
             if isinstance(shape, Streamed):
                 assert count <= shape.packs
@@ -64,6 +71,46 @@ def test_a_row_stays_on_the_chip_or_its_rest_is_known(table, capability):
                 assert capability >= ((9, 0) if shape.cluster > 1 else (8, 0))
                 batch = next(b for b in (4, 2, 1) if shape.shared % b == 0)
                 assert shape.ring * batch >= shape.shared, "the ring holds a row"
+
+
+@pytest.mark.parametrize(
+    "name", ["PLAIN", "TWO_PARAMETERS", "MAXIMUM_FIRST", "LOG_ONLINE", "ONLINE", "TWO_ARRAYS"]
+)
+def test_rows_take_the_shape_that_they_fill(name):
+    """From 9.0, in packs of 16 bytes; from three quarters of what the shape holds."""
+    table, arrays = getattr(row_tables, name), 1 + (name == "TWO_ARRAYS")
+
+    def chosen(count, capability=(9, 0), bytes_each=16):
+        row = Packs(8, count, True, bytes_each * arrays, arrays)
+        return row_tables.shape(table, row, capability)
+
+    counts = [shape.packs for shape in table if isinstance(shape, Behind)]
+    assert counts
+    for count in counts:
+        whole, within = chosen(count), chosen(count - count // 4 + 1)
+        assert isinstance(whole, Behind)
+        assert isinstance(within, Behind)
+        assert (whole.packs, whole.fit, within.fit) == (count, "kWhole", "kWithin")
+        for other in (
+            chosen(count - count // 4),
+            chosen(count, (8, 9)),
+            chosen(count, bytes_each=8),
+        ):
+            assert not isinstance(other, Behind) or other.packs < count
+            assert not isinstance(other, Streamed) or other.packs >= count - count // 4
+
+
+def test_rows_behind_each_other_are_those_of_cards_that_have_room_for_three():
+    """And for all blocks that an SM is to have."""
+    for arrays in (1, 2):
+        shape = Behind(256, 8 // arrays, blocks=2, cluster=2)
+        row = Packs(8, shape.packs, True, 16 * arrays, arrays)
+        assert shape.shared_bytes(row) == 3 * 32768
+        assert shape.on((9, 0), row) == replace(shape, fit="kWhole")
+        assert shape.on((8, 9), row) is None
+        assert shape.on((12, 0), row) is None, "one, not two"
+        assert replace(shape, blocks=1).on((12, 0), row) is not None
+        assert replace(shape, blocks=3).on((9, 0), row) is None
 
 
 @pytest.mark.parametrize("case", FP32, ids=lambda c: f"{c.spec.op}-{c.spec.name}")

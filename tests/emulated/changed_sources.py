@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.errors import FaultError
+from gpulab.errors import FaultError, KernelTimeoutError
 from gpulab.runtime import sources
 from gpulab.runtime.cache import Store
 
@@ -26,8 +26,10 @@ def changed(file: str, old: str, new: str, folder: Path, monkeypatch: pytest.Mon
 
 
 def seen(run: Callable[[], object], right: object) -> str:
-    """What shows a mistake: the fault of a run, ``other bits`` than are right, or ``nothing``."""
+    """What shows a mistake: a fault, ``timeout``, ``other bits`` than are right, or ``nothing``."""
     try:
         return "nothing" if run() == right else "other bits"
     except FaultError as error:
         return str(error.details["fault"])
+    except KernelTimeoutError:
+        return "timeout"

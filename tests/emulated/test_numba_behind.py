@@ -8,7 +8,7 @@ import pytest
 from row_runs import case, run
 
 from gpulab.kernels import numba_layout
-from gpulab.kernels.row_shape import Behind
+from gpulab.kernels.numba_layout import Trail
 from gpulab.registry import LaunchPlan
 
 HOPPER = (9, 0)
@@ -16,11 +16,11 @@ ROWS = 8
 REAL = numba_layout.chosen
 SHAPES = {
     # More rows than places of their meetings; the ring holds two rows and a half.
-    "whole": ("bf16", Behind(64, 8, 5, blocks=1, cluster=2), 8192),
+    "whole": ("bf16", Trail(64, 8, 5, blocks=1, cluster=2), 8192),
     # More warps a row than a warp has lanes.
-    "wide": ("fp32", Behind(512, 1, 3, blocks=1, cluster=4), 8192),
+    "wide": ("fp32", Trail(512, 1, 3, blocks=1, cluster=4), 8192),
     # The same, and the last threads have no pack.
-    "shorter": ("fp32", Behind(512, 1, 3, blocks=1, cluster=4), 4 * 1561),
+    "shorter": ("fp32", Trail(512, 1, 3, blocks=1, cluster=4), 4 * 1561),
 }
 NAN, INF, HUGE, OFFSET, SAME, AGAIN = 1, 2, 3, 4, 5, 6
 """Rows with a NaN; an infinity; squares that overflow, as those of AGAIN; far from 0; of one

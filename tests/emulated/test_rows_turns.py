@@ -9,13 +9,17 @@ from row_runs import HONEST, case
 
 from gpulab import ops
 from gpulab.kernels import row_tables
-from gpulab.kernels.row_shape import Kept, Streamed
+from gpulab.kernels.row_shape import Behind, Kept, Streamed
 from gpulab.lab.runner import KernelRunner
 from gpulab.runtime.emulated import EmulatedDevice
 
 HOPPER = (9, 0)
 FP32 = [c for c in HONEST if c.spec.backend == "raw" and c.variant.format == "fp32"]
 LOOPING = [c for c in FP32 if c.spec.name != "plain"]
+
+
+TRAILING = replace(next(s for s in row_tables.PLAIN if isinstance(s, Behind)), fit="kWhole")
+"""Of the shortest rows that are summed behind others."""
 
 
 def outputs(one, dims, blocks=None, sanitize=False, store=None, family="normal"):
@@ -45,7 +49,7 @@ def test_a_block_that_takes_several_rows_gives_the_bits_of_a_block_a_row(one):
     ("op", "name", "cols", "shape", "cluster"),
     [
         ("rmsnorm", "row", 4100, "Streamed<512, 1, 8, 3, 0, 2, kWithin>", 1),
-        ("rmsnorm", "row", 16384, "Behind<256, 4, 3, 4, kWhole>", 4),
+        ("rmsnorm", "row", 4 * TRAILING.packs, TRAILING.cpp(), TRAILING.cluster),
         ("rmsnorm", "residual", 20000, "Streamed<512, 1, 8, 3, 0, 1, kWithin>", 2),
         ("rmsnorm", "residual", 33000, "Streamed<512, 1, 4, 3, 0, 1, kWithin, true, true>", 8),
         ("rmsnorm", "row", 16400, "Streamed<512, 1, 24, 6, 8, 1, kWithin>", 1),

@@ -52,8 +52,8 @@ def test_a_shape_is_judged_timed_and_recorded_beside_the_kernels_own(tried):
 
 def test_a_shape_that_fails_its_gates_is_told_and_not_recorded(tried, monkeypatch, tmp_path):
     # A mistake of blocks of fewer threads than the kernel's own shape has.
-    mistake = "exp_of(value[j] - total.largest) * (row.kThreads < 128 ? 1.0f : inverse)"
-    old = "exp_of(value[j] - total.largest) * inverse"
+    old = "probability.of(value[j])"
+    mistake = old + " * (row.kThreads < 128 ? 2.0f : 1.0f)"
     changed("softmax/row.cu", old, mistake, tmp_path, monkeypatch)
     code, lines, told = tried(
         "softmax", "online", "--cols", "4096", "--rows", "2", "--shape", "Kept(64, 8)"
@@ -80,10 +80,11 @@ def test_a_sweep_has_shapes_that_hold_the_row_each_once():
         here = [shape.on((9, 0), row) for shape in found]
         assert len(here) == len(set(here)) > 20
         assert all(row.count <= shape.packs for shape in here)
+        assert all(shape.threads <= 1024 for shape in here)
         assert {type(shape) for shape in found} == {Kept, Streamed, Behind}
 
 
 def test_a_shape_is_read_as_the_tables_write_it():
-    assert try_rows.parse("Behind(512, 8, 6, blocks=1, cluster=8)") == Behind(512, 8, 6, 1, 8)
+    assert try_rows.parse("Behind(512, 8, blocks=1, cluster=8)") == Behind(512, 8, 1, 8)
     with pytest.raises(UsageError, match="none of Kept, Streamed, Behind, Ahead"):
         try_rows.parse("print(1)")

@@ -53,8 +53,8 @@ declare(
     "rmsnorm",
     "residual",
     RowKernel(
-        "rmsnorm/residual.cu",
-        "rmsnorm_residual<SumKept, {T}, {vec}, {hold}>",
+        "rmsnorm/residual_{way}.cu",
+        "rmsnorm_residual_{way}<SumKept, {T}, {vec}, {hold}>",
         TWO_ARRAYS,
         arrays=2,
     ),
@@ -69,8 +69,8 @@ declare(
     "rmsnorm",
     "residual_rounded",
     RowKernel(
-        "rmsnorm/residual.cu",
-        "rmsnorm_residual<SumRounded, {T}, {vec}, {hold}>",
+        "rmsnorm/residual_{way}.cu",
+        "rmsnorm_residual_{way}<SumRounded, {T}, {vec}, {hold}>",
         TWO_ARRAYS,
         arrays=2,
     ),

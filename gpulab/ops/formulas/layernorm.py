@@ -45,9 +45,10 @@ def lines(variant: VariantLike, capability: Capability) -> tuple[Line, ...]:
             Line("q", "sum(d * d)", kind="sum"),
             Line("v", "q / n - c * c"),
         )
+    near = "" if out == "fp32" else "long rows with |mean| r < 4, raw: x r - mean r, one operation"
     return (
         *moments,
         Line("r", "1 / sqrt(v + eps)"),
-        Line("z", "(d - c) * r"),
+        Line("z", "(d - c) * r", note=near),
         Line("y", f"cast(z * weight + bias, '{out}')", out, "cast", "one fused multiply-add"),
     )

@@ -27,4 +27,9 @@ def log_sum() -> tuple[Line, ...]:
 def lines(variant: VariantLike, capability: Capability) -> tuple[Line, ...]:
     """Softmax."""
     out = variant.output
-    return (*log_sum(), Line("r", "1 / s"), Line("y", f"cast(e * r, '{out}')", out, "cast"))
+    note = "" if out == "fp32" else "or, in the raw kernels, log2(s), taken from the power"
+    return (
+        *log_sum(),
+        Line("r", "1 / s", note=note),
+        Line("y", f"cast(e * r, '{out}')", out, "cast"),
+    )

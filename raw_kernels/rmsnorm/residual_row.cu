@@ -11,52 +11,13 @@
 //
 // Limits: cols a multiple of kVec; pointers aligned to 16 bytes. Source: see rmsnorm/row.cu.
 #include "common/stream.cuh"
+#include "rmsnorm/sums.cuh"
 
 constexpr float kShrink = 0x1p-80f;
 
-// Two rows and their sum in float32.
-template <typename T, int kVec>
-struct SumKept {
-    static constexpr int kValues = kVec, kArrays = 2;
-    using Part = Pack<T, kVec>;
-    struct Raw {
-        Part x, residual;
-    };
-    const T* x;
-    const T* residual;
-
-    const T* array(int a) const { return a == 0 ? x : residual; }
-    static Part& part(Raw& raw, int a) { return a == 0 ? raw.x : raw.residual; }
-    Raw load(size_t at, bool once) const {
-        return {load_pack<T, kVec>(x, at, once), load_pack<T, kVec>(residual, at, once)};
-    }
-    void values(const Raw& raw, float (&value)[kVec]) const {
-        float other[kVec];
-        widen(raw.x, value);
-        widen(raw.residual, other);
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) value[j] += other[j];
-    }
-    static void forget(Raw& raw) {
-        forget_values(raw.x);
-        forget_values(raw.residual);
-    }
-};
-
-// Two rows and their sum as it is stored.
-template <typename T, int kVec>
-struct SumRounded : SumKept<T, kVec> {
-    using typename SumKept<T, kVec>::Raw;
-
-    void values(const Raw& raw, float (&value)[kVec]) const {
-        SumKept<T, kVec>::values(raw, value);
-        round_through<T>(value);
-    }
-};
-
 template <template <typename, int> class Sum, typename T, int kVec, class Hold>
 __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_DIMS
-    rmsnorm_residual(const T* __restrict__ x, const T* __restrict__ residual,
+    rmsnorm_residual_row(const T* __restrict__ x, const T* __restrict__ residual,
                      const T* __restrict__ weight, T* __restrict__ y, T* __restrict__ residual_out,
                      int rows, int cols, float eps) {
     using Row = typename Hold::template Rows<Sum<T, kVec>>;
