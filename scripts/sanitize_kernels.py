@@ -47,7 +47,7 @@ RUNS = {
         op: f"{op} --rows 5 --cols 4099 --format bf16 --backend raw"
         for op in ("rmsnorm", "layernorm", "softmax", "logsoftmax", "crossentropy")
     },
-    "rmsnorm_residual_row": "rmsnorm --residual --rows 5 --cols 4099 --format bf16 --backend raw",
+    "rmsnorm_residual": "rmsnorm --residual --rows 5 --cols 4099 --format bf16 --backend raw",
     **{
         f"long_{op}": f"{op} --rows 40 --cols 131072 --format bf16 --backend raw"
         for op in ("rmsnorm", "layernorm", "softmax", "logsoftmax")

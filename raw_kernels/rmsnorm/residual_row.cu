@@ -18,8 +18,8 @@ constexpr float kShrink = 0x1p-80f;
 template <template <typename, int> class Sum, typename T, int kVec, class Hold>
 __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks) GPULAB_CLUSTER_DIMS
     rmsnorm_residual_row(const T* __restrict__ x, const T* __restrict__ residual,
-                     const T* __restrict__ weight, T* __restrict__ y, T* __restrict__ residual_out,
-                     int rows, int cols, float eps) {
+                         const T* __restrict__ weight, T* __restrict__ y, T* __restrict__ residual_out,
+                         int rows, int cols, float eps) {
     using Row = typename Hold::template Rows<Sum<T, kVec>>;
     cluster_begin<Row::kPolls>();
     Row row({x, residual}, rows, cols);

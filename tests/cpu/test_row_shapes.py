@@ -211,3 +211,10 @@ def test_rows_stream_only_in_whole_words_that_fit():
         assert packs.whole_words is whole
         assert packs.elements * packs.count == cols
         assert (streamed.on((8, 9), packs) is None) is not whole
+
+
+def test_clusters_that_not_every_card_takes_are_for_those_that_were_seen_to():
+    shape, row = Behind(512, 4, blocks=1, cluster=16), Packs(8, 32768, True, 32, 2)
+    assert shape.on((9, 0), row) is not None
+    assert shape.on((10, 0), row) is None
+    assert replace(shape, cluster=8).on((10, 0), replace(row, count=16384)) is not None

@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,10 @@ class Driver:
 
     def __init__(self, status, count):
         self.status, self.count, self.asked = status, count, []
+
+    def cuFuncSetAttribute(self, function, attribute, value):
+        self.asked.append((function.value, attribute, value))
+        return self.status
 
     def cuOccupancyMaxActiveClusters(self, out, function, launch):
         given = bytes(launch._obj)
@@ -54,3 +59,20 @@ def test_without_a_driver_nobody_is_asked(monkeypatch):
     monkeypatch.setattr(driver, "load", lambda: None)
     with pytest.raises(DeviceMissingError, match="no NVIDIA driver"):
         residency.clusters_at_once(7, PLAN)
+
+
+def test_clusters_of_more_blocks_than_every_card_takes_are_asked_for(monkeypatch):
+    """CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED is 14."""
+    made = Driver(0, 7)
+    monkeypatch.setattr(driver, "load", lambda: made)
+    residency.allow_cluster(1 << 40, PLAN)
+    assert made.asked == []
+    residency.allow_cluster(1 << 40, replace(PLAN, cluster=16))
+    assert made.asked == [(1 << 40, 14, 1)]
+
+
+def test_a_cluster_that_the_driver_refuses_is_named(monkeypatch):
+    monkeypatch.setattr(driver, "load", lambda: Driver(801, 7))
+    with pytest.raises(FaultError, match="refuses clusters of 16 blocks: status 801") as caught:
+        residency.allow_cluster(7, replace(PLAN, cluster=16))
+    assert caught.value.details == {"fault": "driver_refusal"}
