@@ -28,9 +28,9 @@ from gpulab import arch, registry
 from gpulab.bench import bandwidth
 from gpulab.errors import GpulabError, UsageError
 from gpulab.formats import get
-from gpulab.kernels import row_shape
 from gpulab.kernels.row_kernel import RowKernel
-from gpulab.kernels.row_shape import Ahead, Behind, Kept, Packs, Shape, Streamed
+from gpulab.kernels.row_packs import BATCH, Packs, batch_of
+from gpulab.kernels.row_shape import Ahead, Behind, Kept, Shape, Streamed
 from gpulab.lab.environment import environment
 from gpulab.lab.evaluate import evaluate_all
 from gpulab.registry import Capability, Case
@@ -111,7 +111,7 @@ def _streamed(packs: int) -> Iterator[Shape]:
             mine = -(-packs // (group * cluster))
             if mine > 16 or mine < 2:
                 continue
-            batches = mine // row_shape.batch_of(mine)
+            batches = mine // batch_of(mine)
             for blocks in (1, 2, 3, 4):
                 for ring in sorted(
                     {batches, batches + (batches + 1) // 2, 2 * batches, 3 * batches}
@@ -140,7 +140,7 @@ def told(shape: Shape, here: Shape) -> tuple[dict[str, Any], list[str]]:
         "holds": type(shape).__name__.lower(), "threads": here.threads, "rows": here.rows,
     }  # fmt: skip
     if isinstance(here, Ahead):
-        facts |= {"packs": here.packs, "ahead": row_shape.BATCH}
+        facts |= {"packs": here.packs, "ahead": BATCH}
     elif isinstance(here, Kept):
         facts |= {"packs": here.regs, "shared": here.shared}
     else:

@@ -12,7 +12,8 @@ from typing import Any
 
 from gpulab import arch
 from gpulab.kernels import row_shape, row_tables
-from gpulab.kernels.row_shape import Kept, Packs, Streamed
+from gpulab.kernels.row_packs import PACK_BYTES, Packs, aligned, batch_of, packs_of
+from gpulab.kernels.row_shape import Kept, Streamed
 from gpulab.registry import Capability, Dims, Variant
 
 
@@ -29,12 +30,12 @@ class Trail(Streamed):
         """Six places of a part a warp, and a barrier each."""
         parts = self.group // row_shape.WARP * self.cluster
         each = row_shape.BEHIND_BYTES * parts + row_shape.BARRIER_BYTES
-        return row_shape.aligned(row_shape.BEHIND_PLACES * each)
+        return aligned(row_shape.BEHIND_PLACES * each)
 
     def on(self, capability: Capability, row: Packs) -> Streamed | None:
         """None unless all its blocks fit and a row fills most of it with packs of 16 bytes."""
         here = super().on(capability, row)
-        fills = row.kept_bytes == row_shape.PACK_BYTES and 4 * row.count > 3 * self.packs
+        fills = row.kept_bytes == PACK_BYTES and 4 * row.count > 3 * self.packs
         return here if here is not None and here.blocks == self.blocks and fills else None
 
 
@@ -136,7 +137,7 @@ class Layout:
     @property
     def batch(self) -> int:
         """Packs that are asked for, and taken, together."""
-        return row_shape.batch_of(self.keep)
+        return batch_of(self.keep)
 
     @property
     def batches(self) -> int:
@@ -149,14 +150,14 @@ def chosen(
 ) -> tuple[Layout, Shape, Packs]:
     """The layout of a row, the shape that it follows from, and the packs."""
     beside = (variant.output,) if kept else ()
-    row = row_shape.packs_of(dims["cols"], variant.format, beside, arrays)
+    row = packs_of(dims["cols"], variant.format, beside, arrays)
     shape: Any = row_tables.shape(table if kept else row_tables.ONCE, row, capability)
     if not kept:
         shape = Kept(max(2 * row_shape.WARP, shape.group), 0, 0).on(capability, row)
     fit = shape.fit
     if isinstance(shape, Kept):
         fit = "kWhole" if row.count == shape.packs else fit
-    batch = row_shape.batch_of(shape.shared)
+    batch = batch_of(shape.shared)
     card = arch.get(capability)
     blocks = min(shape.blocks, card.max_blocks_per_sm, card.max_threads_per_sm // shape.threads)
     layout = Layout(

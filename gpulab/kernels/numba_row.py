@@ -18,6 +18,7 @@ from gpulab.kernels.numba_function import Function, device
 from gpulab.kernels.numba_layout import Layout, Shape, Table
 from gpulab.kernels.numba_pack import Pack
 from gpulab.kernels.numba_pack import pack as pack_of
+from gpulab.kernels.row_packs import Packs
 from gpulab.registry import (
     Capability,
     Dims,
@@ -152,9 +153,7 @@ def declare(
         kept: packs are kept for a second pass.
     """
 
-    def shape(
-        variant: Variant, capability: Capability, dims: Dims
-    ) -> tuple[Layout, Shape, row_shape.Packs]:
+    def shape(variant: Variant, capability: Capability, dims: Dims) -> tuple[Layout, Shape, Packs]:
         return numba_layout.chosen(table, variant, capability, dims, arrays, kept)
 
     def build(variant: Variant, capability: Capability, dims: Dims) -> NumbaBuild:

@@ -16,7 +16,7 @@ from gpulab.kernels import numba_async
 from gpulab.kernels.numba_function import NOTHING, Function, collect, device, repeat
 from gpulab.kernels.numba_layout import Layout
 from gpulab.kernels.numba_row import Source, Tools
-from gpulab.kernels.row_shape import BATCH
+from gpulab.kernels.row_packs import BATCH
 
 
 class Sweeps:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from gpulab.formats import get
 from gpulab.kernels import row_shape, row_tables
-from gpulab.kernels.row_shape import Packs, Shape
+from gpulab.kernels.row_packs import Packs, packs_of
+from gpulab.kernels.row_shape import Shape
 from gpulab.kernels.row_tables import Table
 from gpulab.registry import (
     Capability,
@@ -57,7 +58,7 @@ class RowKernel:
     def layout(self, variant: Variant, capability: Capability, dims: Dims) -> tuple[Packs, Shape]:
         """The packs of a row and its shape."""
         beside = (variant.output,) if self.weights else ()
-        row = row_shape.packs_of(dims["cols"], variant.format, beside, self.arrays)
+        row = packs_of(dims["cols"], variant.format, beside, self.arrays)
         return row, row_tables.shape(self.table, row, capability)
 
     def build(self, variant: Variant, capability: Capability, dims: Dims) -> RawBuild:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpulab.kernels.row_shape import Ahead, Behind, Kept, Packs, Shape, Streamed
+from gpulab.kernels.row_packs import Packs
+from gpulab.kernels.row_shape import Ahead, Behind, Kept, Shape, Streamed
 from gpulab.registry import Capability
 
 Table = Sequence[Shape]

@@ -7,7 +7,8 @@ import pytest
 from gpulab import arch, registry
 from gpulab.device_code import LaunchPlan
 from gpulab.kernels import row_shape, row_tables
-from gpulab.kernels.row_shape import Behind, Kept, Packs, Streamed
+from gpulab.kernels.row_packs import Packs, packs_of
+from gpulab.kernels.row_shape import Behind, Kept, Streamed
 from gpulab.runtime import assembly
 from gpulab.runtime.residency import blocks_along_x
 
@@ -196,18 +197,18 @@ def test_clusters_are_no_more_than_fit_into_the_gpcs(at_once, equal, blocks):
 def test_rows_stream_only_in_whole_words_that_fit():
     """Half a word cannot be copied by itself; what is longer than all packs does not fit."""
     streamed = Streamed(512, 1, 1, 4)
-    card, words = arch.get((8, 9)), row_shape.packs_of(8 * 512, "bf16")
+    card, words = arch.get((8, 9)), packs_of(8 * 512, "bf16")
     assert (words.elements, words.count, words.whole_words) == (8, 512, True)
     found = streamed.on((8, 9), words)
     assert found.fit == "kWhole"
     assert found.blocks == 3 == card.max_threads_per_sm // 512, "not the four of the table"
-    assert streamed.on((8, 9), row_shape.packs_of(8 * 513, "bf16")) is None
-    assert streamed.on((8, 9), row_shape.packs_of(8 * 511, "bf16")).fit == "kWithin"
+    assert streamed.on((8, 9), packs_of(8 * 513, "bf16")) is None
+    assert streamed.on((8, 9), packs_of(8 * 511, "bf16")).fit == "kWithin"
     for cols, fmt, whole in (
         (511, "bf16", False), (510, "bf16", True), (510, "e4m3", False), (508, "e4m3", True),
         (511, "fp32", True),
     ):  # fmt: skip
-        packs = row_shape.packs_of(cols, fmt)
+        packs = packs_of(cols, fmt)
         assert packs.whole_words is whole
         assert packs.elements * packs.count == cols
         assert (streamed.on((8, 9), packs) is None) is not whole

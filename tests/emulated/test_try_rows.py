@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import try_rows
 
 from gpulab.errors import UsageError
-from gpulab.kernels.row_shape import Behind, Kept, Streamed, packs_of
+from gpulab.kernels.row_packs import packs_of
+from gpulab.kernels.row_shape import Behind, Kept, Streamed
 
 
 @pytest.fixture
