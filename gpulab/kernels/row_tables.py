@@ -2,7 +2,8 @@
 
 The shapes are those that came nearest to the bandwidth of a copy of 64 MB (of a read, where rows
 are gone over once) at 4096, 8192, 32768, 131072 and 262144 columns of bf16, among those listed in
-docs/results/row_shapes.jsonl and others.
+docs/results/row_shapes.jsonl and others. What is called behind there, with a ring,
+summed one row behind another, and had no warp that merges.
 """
 
 from __future__ import annotations
