@@ -15,6 +15,8 @@ from gpulab.errors import UsageError
 
 Capability = tuple[int, int]
 KIB = 1024
+PORTABLE_CLUSTER = 8
+"""Blocks of a cluster that every card with clusters takes."""
 LOWEST: Capability = (7, 5)
 WARP_SIZE = 32
 EMULATED: tuple[Capability, ...] = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))

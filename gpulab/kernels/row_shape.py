@@ -32,8 +32,6 @@ ASYNC: Capability = (8, 0)
 """From here a copy into shared memory needs no registers (cp.async, of whole words)."""
 CLUSTERS: Capability = (9, 0)
 """From here several blocks may share a row."""
-PORTABLE_CLUSTER = 8
-"""Blocks of a cluster that every card with clusters takes."""
 LARGEST_CLUSTER: dict[Capability, int] = {(9, 0): 16}
 """What more was seen to run: on an H200, whose driver calls it not portable."""
 
@@ -199,7 +197,7 @@ class Behind(Group):
         group: see ``Group``; of a block, which has a warp more.
         shared: packs a thread has of the longest row, in shared memory.
         blocks: of an SM.
-        cluster: blocks of a row; above ``PORTABLE_CLUSTER`` on some cards only.
+        cluster: blocks of a row; above ``arch.PORTABLE_CLUSTER`` on some cards only.
         fit: of the rows.
     """
 
@@ -238,7 +236,7 @@ class Behind(Group):
         """None unless all its blocks fit and a row fills most of it with packs of 16 bytes."""
         if capability < CLUSTERS or row.count > self.packs or 4 * row.count <= 3 * self.packs:
             return None
-        largest = LARGEST_CLUSTER.get(capability, PORTABLE_CLUSTER)
+        largest = LARGEST_CLUSTER.get(capability, arch.PORTABLE_CLUSTER)
         if self.cluster > largest or self.threads > MAX_THREADS:
             return None
         if row.kept_bytes != row.arrays * PACK_BYTES:

@@ -96,7 +96,7 @@ MAXIMUM_FIRST: Table = (
 )
 """A row is waited for twice, for its maximum and its sum: by several blocks of an SM in turns."""
 
-LOG_MAXIMUM_FIRST: Table = (*BEHIND, *MAXIMUM_FIRST[len(PAIRS) :])
+LOG_MAXIMUM_FIRST: Table = (BEHIND[0], *MAXIMUM_FIRST)
 """The last pass subtracts: there is less to hide a meeting behind."""
 
 MOMENTS: Table = (

@@ -6,13 +6,13 @@ import ctypes
 import math
 from collections.abc import Callable
 
+from gpulab import arch
 from gpulab.device_code import LaunchPlan
 from gpulab.errors import FaultError
 from gpulab.runtime import cuda_context
 
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _LARGE_CLUSTERS = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-_PORTABLE_CLUSTER = 8
 
 
 class _Attribute(ctypes.Structure):
@@ -48,7 +48,7 @@ def allow_cluster(function: int, plan: LaunchPlan) -> None:
     Raises:
         FaultError: the driver refuses.
     """
-    if plan.cluster <= _PORTABLE_CLUSTER:
+    if plan.cluster <= arch.PORTABLE_CLUSTER:
         return
     allow = cuda_context.libcuda().cuFuncSetAttribute
     status = allow(ctypes.c_void_p(function), _LARGE_CLUSTERS, 1)

@@ -93,10 +93,6 @@ struct Behind {
         // This thread's i-th pack of a row.
         int index(int i) const { return member + i * kTeam; }
         bool has(int i) const { return kFit == kWhole || index(i) < packs; }
-        // How many packs this thread has.
-        int mine() const {
-            return kFit == kWhole ? kPacks : member < packs ? (packs - member - 1) / kTeam + 1 : 0;
-        }
 
         // A row in shared memory. first() and again(): f(raw, its number among this thread's).
         struct InPlaces {

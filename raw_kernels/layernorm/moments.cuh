@@ -181,7 +181,7 @@ struct Normal {
 
 };
 
-// The same of a row of 16-bit results, by one operation less: where the mean is near to 0, that is as exact as
+// The same of a row of 16-bit results as x rstd + shift, by one operation less: where the mean is near to 0, that is as exact as
 // they show, its error about (|mean| + |x|) rstd 2^-24.
 struct NearNormal {
     float rstd, shift;
@@ -190,5 +190,4 @@ struct NearNormal {
     explicit NearNormal(const Normal<W>& normal)
         : rstd(normal.rstd), shift(fmaf(-normal.mean, normal.rstd, normal.rest)) {}
     bool serves() const { return fabsf(shift) < 4.0f; }
-    float of(float x) const { return fmaf(x, rstd, shift); }
 };
